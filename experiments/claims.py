@@ -89,14 +89,18 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> P
 
 
 def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
-    """Claim `part_of` for the cost of reaching a goal; a cell without the number never reached it: infinite cost."""
+    """Claim `part_of` for the cost of reaching a goal; a cell without the number missed it in some run: infinite cost.
+
+    If the other cell missed it, nothing tells in how many runs, so the claim is favoured, and not beyond noise.
+    """
     within = part_of(text, label, other, column, most=most)
 
     def check(results: Results) -> ClaimVerdict:
         for each in (label, other):
             if label in results and each in results and COLUMNS[column].values(results[each]) is None:
-                who = "it" if each == label else each
-                return ClaimVerdict(each != label, f"{who} did not come so far in all runs")
+                who, p = ("it", None) if each == label else (each, 1.0)
+                words = f"{who} did not come so far in all runs"
+                return ClaimVerdict(each != label, words, p, len(results[each].seeds))
         return within.check(results)
 
     return replace(within, check=check)
@@ -219,7 +223,7 @@ def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[flo
         words += f"; below by more: {', '.join(below)}" if below else ""
         return with_test(not below, words, [lack_S + within for lack_S in lacks.values()])
 
-    return PaperClaim(text, _judged(check), printed=True)
+    return PaperClaim(text, _judged(check), about=tuple(labels), printed=True)
 
 
 def _judged(check: Callable[[Results], ClaimVerdict]) -> Callable[[Results], ClaimVerdict]:

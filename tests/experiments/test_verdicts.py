@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeer.experiments.claims import above, highest, part_of
+from fedpeer.experiments.claims import above, highest, keeps, part_of, part_to_come_so_far
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.experiments.results import Measured, PaperClaim, Results
@@ -79,6 +79,28 @@ def test_one_run_is_not_judged_and_bytes_are_not_tested() -> None:
     assert count["words"] == "100.0 %"
 
 
+def test_one_run_is_not_judged_without_a_test_either() -> None:
+    """Whether a goal was reached, and whether groups were found, is estimated from runs; bytes alone are counts."""
+    goal = part_to_come_so_far("A needs less than B", "A", "B", "megabytes", most=1.0)
+    for runs, held in ((1, None), (2, False)):
+        scores = (0.9,) * runs
+        never = cell("A", scores), cell("B", scores, statistics={"megabytes": (3.0,) * runs})
+        (one,) = verdicts(of(*never), goal)
+        assert (one["held"], one["tested"]) == (held, False)
+        found = next(claim for claim in experiment("assignment").claims if "are found" in claim.text)
+        (label,) = found.needs
+        (one,) = verdicts(of(cell(label, scores, statistics={"recovered": (1.0,) * runs})), found)
+        assert one["held"] is (None if runs == 1 else True)
+
+
+def test_a_goal_that_the_other_missed_in_some_run_is_not_beyond_noise() -> None:
+    goal = part_to_come_so_far("A needs less than B", "A", "B", "megabytes", most=1.0)
+    missed = of(cell("A", (0.9, 0.8), statistics={"megabytes": (3.0, 4.0)}), cell("B", (0.9, 0.8)))
+    (one,) = verdicts(missed, goal)
+    assert (one["held"], one["noise"]) == (False, True)
+    assert one["words"] == "B did not come so far in all runs"
+
+
 def test_claims_are_corrected_for_how_many_the_page_has() -> None:
     draws = np.random.default_rng(0)
     shifts = {"A": 0.03, "B": 0.0, "C": 0.015, "D": 0.01}
@@ -118,6 +140,17 @@ def test_a_comparison_with_an_older_search_is_not_judged() -> None:
     (one,) = verdicts(pair, A_ABOVE_B, old=["B"])
     assert one["held"] is None
     assert "B was searched over other settings" in one["words"]
+
+
+def test_the_papers_numbers_and_bytes_are_not_judged_by_an_older_search_either() -> None:
+    """A claim about whichever cells were run is about each of them, and other settings may send other bytes."""
+    pair = of(cell("A", (0.9, 0.91)), cell("B", (0.5, 0.51), tried={"lr=1": 0.5}))
+    printed = keeps("A and B have the paper's numbers", ("A", "B", "C"), "PM", (85.0, 40.0, 1.0), within=1.0)
+    fewer = part_of("as many bytes", "B", "A", "sent", most=1.0)
+    found = judged(table(printed, fewer), "full", list(pair), pair, ["B"])
+    assert [one["held"] for one in found] == [None, None]
+    assert all(one["words"].endswith("B was searched over other settings than are tried today") for one in found)
+    assert [one["held"] for one in judged(table(printed, fewer), "full", list(pair), pair)] == [True, True]
 
 
 def test_the_table_says_how_it_was_tested() -> None:
