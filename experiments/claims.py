@@ -2,10 +2,10 @@
 
 Cells are compared run by run: two cells in pairs of the same seed, and one cell with a number. A claim about tables is
 favoured by means (`above`, `in_order`, `reaches`, `part_of`, `keeps`), one about figures by the medians of the runs
-(`highest`, `lowest`, `leads`, `falls`), as the paper draws them. Both have a two-sided test of the mean; `verdicts.py`
-judges by it, and corrects it for all claims of a page. A claim about the best, worst, first or last cell gets all other
-cells that the word refers to, and its p-value is the largest of all comparisons; if the best of k cells counts, it is
-multiplied by k, for the choice.
+(`highest`, `lowest`, `leads`, `falls`, `part_to_come_so_far`), as their pages print them. Both have a two-sided test of
+the mean; `verdicts.py` judges by it, and corrects it for all claims of a page. A claim about the best, worst, first or
+last cell gets all other cells that the word refers to, and its p-value is the largest of all comparisons; if the best
+of k cells counts, it is multiplied by k, for the choice.
 
 All differences are in points: in the unit in which a table shows the column; brackets have the 95 % interval of the
 mean. `more` says whether a larger value is better. A claim about a cell or number that is missing has no verdict.
@@ -14,7 +14,6 @@ mean. `more` says whether a larger value is better. A claim about a cell or numb
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -76,11 +75,9 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> P
     """Claim that the cell's mean is at most the fraction `most` of the other's; bytes are counted, and not tested."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine, theirs = (_values(results, each, column) for each in (label, other))
-        if not np.mean(theirs):
-            raise _MissingError(f"{other} has nothing to compare with")
-        part = float(np.mean(mine) / np.mean(theirs))
-        held, words = part <= most, f"{100 * part:.1f} %"
+        mine, theirs = (float(np.mean(_values(results, each, column))) for each in (label, other))
+        part = _part(mine, theirs, other)
+        held, words = part <= most, _percent(part)
         if not COLUMNS[column].metric:
             return ClaimVerdict(held, words)
         return with_test(held, words, [-_differences(results, label, other, column, part=most)])
@@ -88,12 +85,14 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> P
     return PaperClaim(text, _judged(check), (label, other))
 
 
-def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
-    """Claim `part_of` for the cost of reaching a goal; a cell without the number missed it in some run: infinite cost.
+def part_to_come_so_far(
+    text: str, label: str, other: str, column: str, *, most: float = 1.0, less: bool = False
+) -> PaperClaim:
+    """Claim that the median cost of reaching a goal is at most (`less`: below) the fraction `most` of the other's.
 
-    If the other cell missed it, nothing tells in how many runs, so the claim is favoured, and not beyond noise.
+    A cell without the number missed the goal in some run: infinite cost. If the other cell missed it, nothing tells in
+    how many runs, so the claim is favoured, and not beyond noise.
     """
-    within = part_of(text, label, other, column, most=most)
 
     def check(results: Results) -> ClaimVerdict:
         for each in (label, other):
@@ -101,9 +100,12 @@ def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most:
                 who, p = ("it", None) if each == label else (each, 1.0)
                 words = f"{who} did not come so far in all runs"
                 return ClaimVerdict(each != label, words, p, len(results[each].seeds))
-        return within.check(results)
+        mine, theirs = (each.median for each in _middles(results, (label, other), column).values())
+        part = _part(mine, theirs, other)
+        held = part < most if less else part <= most
+        return with_test(held, _percent(part), [-_differences(results, label, other, column, part=most)])
 
-    return replace(within, check=check)
+    return PaperClaim(text, _judged(check), (label, other))
 
 
 def in_order(text: str, labels: Sequence[str], column: str, *, more: bool) -> PaperClaim:
@@ -270,6 +272,17 @@ def _differences(results: Results, label: str, other: str, column: str, *, part:
     """Return the differences of two cells over the seeds that both have, (S,); `part` scales the other's values."""
     mine_S, theirs_S = _pairs(results, [label], [other], column)
     return mine_S - part * theirs_S
+
+
+def _part(one: float, whole: float, name: str) -> float:
+    """Return one number as a part of another one, that of the cell of this name."""
+    if not whole:
+        raise _MissingError(f"{name} has nothing to compare with")
+    return one / whole
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"
 
 
 def _number(values_S: _Floats) -> str:

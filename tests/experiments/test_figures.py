@@ -14,18 +14,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from fedpeer.experiments import executors as playing
 from fedpeer.experiments.book import book
 from fedpeer.experiments.claims import falls, highest, leads, lowest
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import AtRound, Cell, SizeName
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.pictures import figure_picture
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.results import Measured, Middle
+from fedpeer.experiments.results import Measured, Middle, PaperClaim
 from fedpeer.experiments.runner import RESULTS, ExperimentOptions, found, played, run_experiment
 from fedpeer.experiments.schemes import FIRST, level
 from fedpeer.experiments.table import table_page
@@ -395,6 +397,31 @@ def test_what_decides_by_medians_is_tested_by_pairs() -> None:
     verdict = highest("", ["a"], ["c"], "PM").check(results)
     assert verdict.held, "the median is above"
     assert verdict.p == 1.0, "the mean is not, because of one run"
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if experiment(name).figure is not None])
+def test_a_figures_claims_are_favoured_by_the_medians_that_its_page_prints(name: str) -> None:
+    """The run that is last in every cell goes any way from there, which moves means and no median."""
+    draws = np.random.default_rng(0)
+
+    def favoured(claim: PaperClaim, value_CS: NDArray[np.float64]) -> bool | None:
+        return claim.check(
+            {label: whole(label, value_S) for label, value_S in zip(claim.needs, value_CS, strict=True)}
+        ).held
+
+    for claim in experiment(name).claims:
+        for _ in range(20):
+            value_CS = 0.5 + 0.001 * draws.normal(size=(len(claim.needs), 1)) + np.array([0.0, 0.01, 0.02, 0.03, 0.04])
+            moved_CS = value_CS.copy()
+            moved_CS[:, -1] += draws.exponential(size=len(moved_CS))
+            assert favoured(claim, moved_CS) == favoured(claim, value_CS), claim.text
+
+
+def whole(label: str, value_S: NDArray[np.float64]) -> Measured:
+    """Return a cell of which every number that a figure shows is the same."""
+    metrics = {column.metric for column in COLUMNS.values()}
+    (made,) = cells(**{label: tuple(map(float, value_S))}).values()
+    return replace(made, statistics=dict.fromkeys(metrics, made.per_seed["PM"]))
 
 
 # ------------------------------------------------------------------------------------------------ what is on the list
