@@ -58,7 +58,7 @@ def reaches(text: str, label: str, column: str, value: float, *, more: bool = Tr
 def above(
     text: str, label: str, others: Sequence[str], column: str, *, by: float = 0.0, more: bool = True
 ) -> PaperClaim:
-    """Claim that the cell is above (`more`) or below each of the others by `by` points; negative: a margin."""
+    """Claim that the cell is above (`more`) or below each other by more than `by` points; negative: a margin."""
 
     def check(results: Results) -> ClaimVerdict:
         sign = 1 if more else -1
@@ -66,7 +66,7 @@ def above(
         nearest = min(pairs, key=lambda other: float(pairs[other].mean()))
         words = f"{_signed(sign * pairs[nearest], column)} to {nearest}"
         words += "" if len(others) == 1 else ", the nearest"
-        return with_test(float(pairs[nearest].mean()) >= by, words, [each - by for each in pairs.values()])
+        return with_test(float(pairs[nearest].mean()) > by, words, [each - by for each in pairs.values()])
 
     return PaperClaim(text, _judged(check), (label, *others))
 
@@ -191,16 +191,21 @@ def falls(
     most: float | None = None,
     part: bool = False,
 ) -> PaperClaim:
-    """Claim that the median falls from one cell to another by `least` to `most` points, or percent if `part`."""
+    """Claim that the median falls from one cell to another by more than `least` and less than `most` points.
+
+    If `part`, both are percent of where it falls from.
+    """
 
     def check(results: Results) -> ClaimVerdict:
         before, after = (each.median for each in _middles(results, (start, end), column).values())
-        lost = 100 * (before - after) / before if part else before - after
         before_S, after_S = _pairs(results, [start], [end], column)
+        if part and not before_S.all():
+            raise _MissingError(f"{start} has nothing to lose")
+        lost = 100 * _part(before - after, before, start) if part else before - after
         lost_S = (before_S - after_S) * (100 / before_S if part else 1)
         unit = f"% of {before:.1f}" if part else "points"
         bounds = [(1, least), (-1, most)]
-        held = all(limit is None or sign * (lost - limit) >= 0 for sign, limit in bounds)
+        held = all(limit is None or sign * (lost - limit) > 0 for sign, limit in bounds)
         margins = [sign * (lost_S - limit) for sign, limit in bounds if limit is not None]
         return with_test(held, _points(-lost, -lost_S, unit), margins)
 
@@ -242,7 +247,7 @@ def _values(results: Results, label: str, column: str) -> tuple[float, ...]:
     if label not in results:
         raise _MissingError(f"{label} was not run")
     found = COLUMNS[column].values(results[label])
-    if found is None:
+    if found is None or not np.isfinite(found).all():
         raise _MissingError(f"{label} has no {COLUMNS[column].title}")
     return found
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeer.experiments.claims import above, highest, keeps, part_of, part_to_come_so_far
+from fedpeer.experiments.claims import above, falls, highest, keeps, part_of, part_to_come_so_far
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
 from fedpeer.experiments.results import Measured, PaperClaim, Results
@@ -130,6 +132,37 @@ def test_the_nearest_of_all_decides_and_the_best_of_several_pays_for_the_choice(
     chosen, named = (highest("", labels, ["B"], "PM").check(cells).p for labels in (["A", "C"], ["A"]))
     assert named is not None
     assert chosen == pytest.approx(2 * named)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_equal_numbers_are_a_tie_and_never_within_noise(name: str) -> None:
+    """Without any spread there is no noise: what is claimed to differ does not hold, what is claimed to agree does.
+
+    "At most" is true of equal numbers, though not clearly.
+    """
+    same = (0.5, 0.5, 0.5)
+    more: dict[str, Any] = {
+        "late": {"GM": same},
+        "statistics": {column.metric: same for column in COLUMNS.values()},
+    }
+    for claim in experiment(name).claims:
+        verdict = claim.check({label: cell(label, same, **more) for label in (*claim.needs, *claim.about)})
+        if not claim.printed and verdict.p is not None:
+            assert verdict.p in (0.0, 1.0), claim.text
+            assert verdict.held is (verdict.p == 0.0) or "at most 100 %" in claim.text, claim.text
+
+
+def test_a_tie_of_means_is_not_above_and_what_is_no_number_is_not_judged() -> None:
+    tied = of(cell("A", (0.5, 0.75)), cell("B", (0.75, 0.5)))
+    assert [one["noise"] for one in verdicts(tied, A_ABOVE_B, B_ABOVE_A)] == [False, False]
+    assert falls("", "A", "B", "PM", most=0.0).check(tied).held is False
+    unknown = of(cell("A", (0.5, math.nan)), cell("B", (0.25, 0.125)))
+    (one,) = verdicts(unknown, A_ABOVE_B)
+    assert (one["held"], one["words"]) == (None, "A has no PM")
+    nothing = of(cell("A", (0.0, 0.0)), cell("B", (0.5, 0.25)))
+    for claim in (falls("", "A", "B", "PM", least=1, part=True), part_of("", "B", "A", "PM", most=1.0)):
+        assert claim.check(nothing).held is None
 
 
 def test_a_comparison_with_an_older_search_is_not_judged() -> None:
