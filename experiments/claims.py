@@ -1,11 +1,12 @@
 """Claims that can be checked: each function makes a `PaperClaim`.
 
 Cells are compared run by run: two cells in pairs of the same seed, and one cell with a number. A claim about tables is
-favoured by means (`above`, `in_order`, `reaches`, `part_of`, `keeps`), one about figures by the medians of the runs
-(`highest`, `lowest`, `leads`, `falls`, `part_to_come_so_far`), as their pages print them. Both have a two-sided test of
-the mean; `verdicts.py` judges by it, and corrects it for all claims of a page. A claim about the best, worst, first or
-last cell gets all other cells that the word refers to, and its p-value is the largest of all comparisons; if the best
-of k cells counts, it is multiplied by k, for the choice.
+favoured by means (`above`, `near`, `in_order`, `reaches`, `part_of`, `keeps`), one about figures by the medians of the
+runs (`highest`, `lowest`, `leads`, `falls`, `part_to_come_so_far`), as their pages print them. Both have a two-sided
+test of the mean; `verdicts.py` judges by it, and corrects it for all claims of a page. A claim about the best, worst,
+first or last cell gets all other cells that the word refers to, and its p-value is the largest of all comparisons; if
+the best of k cells counts, it is multiplied by k, for the choice. One that two numbers agree tells within how many
+points, has both sides tested, and so holds if the whole interval is within them.
 
 All differences are in points: in the unit in which a table shows the column; brackets have the 95 % interval of the
 mean. `more` says whether a larger value is better. A claim about a cell or number that is missing has no verdict.
@@ -69,6 +70,17 @@ def above(
         return with_test(float(pairs[nearest].mean()) > by, words, [each - by for each in pairs.values()])
 
     return PaperClaim(text, _judged(check), (label, *others))
+
+
+def near(text: str, label: str, other: str, column: str, *, within: float) -> PaperClaim:
+    """Claim that the cell is less than `within` points from the other, on either side."""
+
+    def check(results: Results) -> ClaimVerdict:
+        more_S = _differences(results, label, other, column)
+        held = abs(float(more_S.mean())) < within
+        return with_test(held, f"{_signed(more_S, column)} to {other}", [within - more_S, within + more_S])
+
+    return PaperClaim(text, _judged(check), (label, other))
 
 
 def part_of(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:

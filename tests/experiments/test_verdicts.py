@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -14,9 +15,10 @@ from fedpeer.experiments.claims import above, falls, highest, keeps, part_of, pa
 from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.results import Measured, PaperClaim, Results
+from fedpeer.experiments.results import ClaimVerdict, Measured, PaperClaim, Results
 from fedpeer.experiments.significance import holm
 from fedpeer.experiments.verdicts import claims_table, judged, outdated
+from fedpeer.runs.scores import METRICS
 from tests.experiments.conftest import Listed
 
 
@@ -163,6 +165,42 @@ def test_a_tie_of_means_is_not_above_and_what_is_no_number_is_not_judged() -> No
     nothing = of(cell("A", (0.0, 0.0)), cell("B", (0.5, 0.25)))
     for claim in (falls("", "A", "B", "PM", least=1, part=True), part_of("", "B", "A", "PM", most=1.0)):
         assert claim.check(nothing).held is None
+
+
+#: What a claim says is a tolerance on either side, and the points that it means.
+WITHIN = re.compile(r"within (half a point|a point|two points|([\d.]+) points)")
+POINTS = {"half a point": 0.5, "a point": 1.0, "two points": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        pytest.param(name, claim, id=claim.text)
+        for name in EXPERIMENTS
+        for claim in experiment(name).claims
+        if WITHIN.search(claim.text) and not re.search("or better|or within|as good as|no harm", claim.text)
+    ],
+)
+def test_what_is_about_as_much_is_within_the_points_that_are_told_on_either_side(name: str, claim: PaperClaim) -> None:
+    """It holds if the whole interval is within them: noise that covers both sides does not show it."""
+    (told,) = WITHIN.finditer(claim.text)
+    points = POINTS.get(told[1]) or float(told[2])
+    label, other = claim.needs
+
+    def verdict(*apart_S: float) -> ClaimVerdict:
+        scores = [(0.5,) * len(apart_S), tuple(0.5 + points * apart / 100 for apart in apart_S)]
+        made = [cell(each, score) for each, score in zip((label, other), scores, strict=True)]
+        return claim.check(of(*(replace(each, per_seed=dict.fromkeys(METRICS, each.per_seed["PM"])) for each in made)))
+
+    for side in (-1, 1):
+        inside, outside, noisy = (
+            verdict(*(side * apart for apart in apart_S))
+            for apart_S in ((0.8, 0.8, 0.9), (1.1, 1.1, 1.2), (-3.0, 0.0, 3.3))
+        )
+        assert (inside.held, outside.held) == (True, False), name
+        assert inside.p is not None
+        assert noisy.p is not None
+        assert inside.p < 0.05 < noisy.p
 
 
 def test_a_comparison_with_an_older_search_is_not_judged() -> None:
