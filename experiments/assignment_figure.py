@@ -45,7 +45,8 @@ def _recovered(size: int) -> PaperClaim:
         if found is None:
             return ClaimVerdict(None, f"{label} was not run")
         middle = Middle.of(found)
-        return ClaimVerdict(middle.median >= 1, f"adjusted Rand index {middle.median:.2f}, least {min(found):.2f}")
+        words = f"adjusted Rand index {middle.median:.2f}, least {min(found):.2f}"
+        return ClaimVerdict(middle.median >= 1, words, runs=len(found))
 
     return PaperClaim(f"{MINI} {size}: the hidden groups are found, in the median of the runs", check, (label,))
 

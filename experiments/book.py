@@ -179,37 +179,48 @@ def _scrolled(table: str) -> str:
 
 def _summary(pages: Sequence[Page]) -> str:
     """Return a sentence with the number of pages, the time of their runs, and how many claims hold."""
-    counted, repeats = _counted(pages), _repeats(pages)
-    quick = [data for data in pages if data["size"] == "quick" and data not in counted]
+    counted, quick, repeats = _counted(pages), _counted_apart(pages), _repeats(pages)
     sentence = f"{len(pages)} pages, {lasting_text(sum(map(_seconds, pages)))} of runs; {_held(counted)} claims held"
     sentence += _within_noise(counted)
     sentence += f"; on quick pages, which are counted apart, {_held(quick)}." if quick else "."
     if repeats:
-        named = ", ".join(f"{data['name']} as {first['name']}" for data, first in repeats.values())
+        named = ", ".join(dict.fromkeys(f"{data['name']} as {first['name']}" for data, first in repeats.values()))
         sentence += f" Pages with the same numbers are counted once: {named}."
     return sentence
 
 
 def _counted(pages: Sequence[Page]) -> list[Page]:
     """Return the pages whose claims are counted: quick ones only if there are no others, equal numbers once."""
+    return [data for data in _once(pages) if not _quick(data)] or _once(pages)
+
+
+def _counted_apart(pages: Sequence[Page]) -> list[Page]:
+    """Return the quick pages if there are others, equal numbers once."""
+    return [] if all(map(_quick, pages)) else list(filter(_quick, _once(pages)))
+
+
+def _once(pages: Sequence[Page]) -> list[Page]:
     repeats = _repeats(pages)
-    return [data for data in _of_size(pages) if stem_of(data) not in repeats]
+    return [data for data in pages if stem_of(data) not in repeats]
 
 
 def _repeats(pages: Sequence[Page]) -> dict[str, tuple[Page, Page]]:
-    """Return the pages with the numbers and claims of an earlier one: stem -> (page, the earlier one)."""
+    """Return the pages with the numbers and claims of an earlier one: stem -> (page, the earlier one).
+
+    Quick pages repeat quick ones only, since they are counted apart.
+    """
     first: dict[str, Page] = {}
     found = {}
-    for data in _of_size(pages):
+    for data in pages:
         numbers = [[each[name] for name in ("label", "seeds", "per_seed", "statistics")] for each in data["measured"]]
-        same = first.setdefault(json.dumps([numbers, data["claims"]], sort_keys=True), data)
+        same = first.setdefault(json.dumps([_quick(data), numbers, data["claims"]], sort_keys=True), data)
         if numbers and same is not data:
             found[stem_of(data)] = data, same
     return found
 
 
-def _of_size(pages: Sequence[Page]) -> Sequence[Page]:
-    return [data for data in pages if data["size"] != "quick"] or pages
+def _quick(data: Page) -> bool:
+    return bool(data["size"] == "quick")
 
 
 def _held_by_page(pages: Sequence[Page]) -> dict[str, str]:

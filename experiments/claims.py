@@ -1,11 +1,12 @@
 """Claims that can be checked: each function makes a `PaperClaim`.
 
 Cells are compared run by run: two cells in pairs of the same seed, and one cell with a number. A claim about tables is
-favoured by means (`above`, `in_order`, `reaches`, `part_of`, `keeps`), one about figures by the medians of the runs
-(`highest`, `lowest`, `leads`, `falls`), as the paper draws them. Both have a two-sided test of the mean; `verdicts.py`
-judges by it, and corrects it for all claims of a page. A claim about the best, worst, first or last cell gets all other
-cells that the word refers to, and its p-value is the largest of all comparisons; if the best of k cells counts, it is
-multiplied by k, for the choice.
+favoured by means (`above`, `near`, `in_order`, `reaches`, `part_of`, `keeps`), one about figures by the medians of the
+runs (`highest`, `lowest`, `leads`, `falls`, `part_to_come_so_far`), as their pages print them. Both have a two-sided
+test of the mean; `verdicts.py` judges by it, and corrects it for all claims of a page. A claim about the best, worst,
+first or last cell gets all other cells that the word refers to, and its p-value is the largest of all comparisons; if
+the best of k cells counts, it is multiplied by k, for the choice. One that two numbers agree tells within how many
+points, has both sides tested, and so holds if the whole interval is within them.
 
 All differences are in points: in the unit in which a table shows the column; brackets have the 95 % interval of the
 mean. `more` says whether a larger value is better. A claim about a cell or number that is missing has no verdict.
@@ -14,7 +15,6 @@ mean. `more` says whether a larger value is better. A claim about a cell or numb
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -59,7 +59,7 @@ def reaches(text: str, label: str, column: str, value: float, *, more: bool = Tr
 def above(
     text: str, label: str, others: Sequence[str], column: str, *, by: float = 0.0, more: bool = True
 ) -> PaperClaim:
-    """Claim that the cell is above (`more`) or below each of the others by `by` points; negative: a margin."""
+    """Claim that the cell is above (`more`) or below each other by more than `by` points; negative: a margin."""
 
     def check(results: Results) -> ClaimVerdict:
         sign = 1 if more else -1
@@ -67,20 +67,29 @@ def above(
         nearest = min(pairs, key=lambda other: float(pairs[other].mean()))
         words = f"{_signed(sign * pairs[nearest], column)} to {nearest}"
         words += "" if len(others) == 1 else ", the nearest"
-        return with_test(float(pairs[nearest].mean()) >= by, words, [each - by for each in pairs.values()])
+        return with_test(float(pairs[nearest].mean()) > by, words, [each - by for each in pairs.values()])
 
     return PaperClaim(text, _judged(check), (label, *others))
+
+
+def near(text: str, label: str, other: str, column: str, *, within: float) -> PaperClaim:
+    """Claim that the cell is less than `within` points from the other, on either side."""
+
+    def check(results: Results) -> ClaimVerdict:
+        more_S = _differences(results, label, other, column)
+        held = abs(float(more_S.mean())) < within
+        return with_test(held, f"{_signed(more_S, column)} to {other}", [within - more_S, within + more_S])
+
+    return PaperClaim(text, _judged(check), (label, other))
 
 
 def part_of(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
     """Claim that the cell's mean is at most the fraction `most` of the other's; bytes are counted, and not tested."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine, theirs = (_values(results, each, column) for each in (label, other))
-        if not np.mean(theirs):
-            raise _MissingError(f"{other} has nothing to compare with")
-        part = float(np.mean(mine) / np.mean(theirs))
-        held, words = part <= most, f"{100 * part:.1f} %"
+        mine, theirs = (float(np.mean(_values(results, each, column))) for each in (label, other))
+        part = _part(mine, theirs, other)
+        held, words = part <= most, _percent(part)
         if not COLUMNS[column].metric:
             return ClaimVerdict(held, words)
         return with_test(held, words, [-_differences(results, label, other, column, part=most)])
@@ -88,18 +97,27 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> P
     return PaperClaim(text, _judged(check), (label, other))
 
 
-def part_to_come_so_far(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
-    """Claim `part_of` for the cost of reaching a goal; a cell without the number never reached it: infinite cost."""
-    within = part_of(text, label, other, column, most=most)
+def part_to_come_so_far(
+    text: str, label: str, other: str, column: str, *, most: float = 1.0, less: bool = False
+) -> PaperClaim:
+    """Claim that the median cost of reaching a goal is at most (`less`: below) the fraction `most` of the other's.
+
+    A cell without the number missed the goal in some run: infinite cost. If the other cell missed it, nothing tells in
+    how many runs, so the claim is favoured, and not beyond noise.
+    """
 
     def check(results: Results) -> ClaimVerdict:
         for each in (label, other):
             if label in results and each in results and COLUMNS[column].values(results[each]) is None:
-                who = "it" if each == label else each
-                return ClaimVerdict(each != label, f"{who} did not come so far in all runs")
-        return within.check(results)
+                who, p = ("it", None) if each == label else (each, 1.0)
+                words = f"{who} did not come so far in all runs"
+                return ClaimVerdict(each != label, words, p, len(results[each].seeds))
+        mine, theirs = (each.median for each in _middles(results, (label, other), column).values())
+        part = _part(mine, theirs, other)
+        held = part < most if less else part <= most
+        return with_test(held, _percent(part), [-_differences(results, label, other, column, part=most)])
 
-    return replace(within, check=check)
+    return PaperClaim(text, _judged(check), (label, other))
 
 
 def in_order(text: str, labels: Sequence[str], column: str, *, more: bool) -> PaperClaim:
@@ -166,9 +184,9 @@ def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], colum
     """Claim that a line's mean over its points is above each other line's, by the medians of their runs; ties fail."""
 
     def check(results: Results) -> ClaimVerdict:
-        mine_S, *theirs = (_mean_over(results, labels, column) for labels in (line, *others))
-        mores = [Middle.of(list(mine_S)).median - Middle.of(list(each_S)).median for each_S in theirs]
-        margins = [mine_S - each_S for each_S in theirs]
+        pairs = [_pairs(results, line, other, column) for other in others]
+        mores = [float(np.median(mine_S) - np.median(theirs_S)) for mine_S, theirs_S in pairs]
+        margins = [mine_S - theirs_S for mine_S, theirs_S in pairs]
         words = f"{_points(min(mores), margins[int(np.argmin(mores))], digits=2)} to the nearest"
         return with_test(min(mores) > 0, words, margins)
 
@@ -185,16 +203,21 @@ def falls(
     most: float | None = None,
     part: bool = False,
 ) -> PaperClaim:
-    """Claim that the median falls from one cell to another by `least` to `most` points, or percent if `part`."""
+    """Claim that the median falls from one cell to another by more than `least` and less than `most` points.
+
+    If `part`, both are percent of where it falls from.
+    """
 
     def check(results: Results) -> ClaimVerdict:
         before, after = (each.median for each in _middles(results, (start, end), column).values())
-        lost = 100 * (before - after) / before if part else before - after
-        before_S, after_S = _common(results, start, end, column)
+        before_S, after_S = _pairs(results, [start], [end], column)
+        if part and not before_S.all():
+            raise _MissingError(f"{start} has nothing to lose")
+        lost = 100 * _part(before - after, before, start) if part else before - after
         lost_S = (before_S - after_S) * (100 / before_S if part else 1)
         unit = f"% of {before:.1f}" if part else "points"
         bounds = [(1, least), (-1, most)]
-        held = all(limit is None or sign * (lost - limit) >= 0 for sign, limit in bounds)
+        held = all(limit is None or sign * (lost - limit) > 0 for sign, limit in bounds)
         margins = [sign * (lost_S - limit) for sign, limit in bounds if limit is not None]
         return with_test(held, _points(-lost, -lost_S, unit), margins)
 
@@ -219,7 +242,7 @@ def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[flo
         words += f"; below by more: {', '.join(below)}" if below else ""
         return with_test(not below, words, [lack_S + within for lack_S in lacks.values()])
 
-    return PaperClaim(text, _judged(check), printed=True)
+    return PaperClaim(text, _judged(check), about=tuple(labels), printed=True)
 
 
 def _judged(check: Callable[[Results], ClaimVerdict]) -> Callable[[Results], ClaimVerdict]:
@@ -236,7 +259,7 @@ def _values(results: Results, label: str, column: str) -> tuple[float, ...]:
     if label not in results:
         raise _MissingError(f"{label} was not run")
     found = COLUMNS[column].values(results[label])
-    if found is None:
+    if found is None or not np.isfinite(found).all():
         raise _MissingError(f"{label} has no {COLUMNS[column].title}")
     return found
 
@@ -245,27 +268,38 @@ def _middles(results: Results, labels: Sequence[str], column: str) -> Mapping[st
     return {label: Middle.of(_values(results, label, column)) for label in labels}
 
 
-def _mean_over(results: Results, labels: Sequence[str], column: str) -> _Floats:
-    """Return each run's mean over the cells, (S,), which have the same seeds, as they read the same runs."""
-    mean_S: _Floats = np.mean([_values(results, label, column) for label in labels], axis=0)
-    return mean_S
+def _by_seed(results: Results, line: Sequence[str], column: str) -> Mapping[int, float]:
+    """Return the mean over a line's cells for each seed that all of them have."""
+    values = [_values(results, label, column) for label in line]
+    cells = [dict(zip(results[label].seeds, each, strict=True)) for label, each in zip(line, values, strict=True)]
+    return {seed: float(np.mean([cell[seed] for cell in cells])) for seed in sorted(set.intersection(*map(set, cells)))}
 
 
-def _common(results: Results, label: str, other: str, column: str) -> tuple[_Floats, _Floats]:
-    """Return the values of two cells, (S,) each, in pairs of the same seed, of the seeds that both have."""
-    one, two = _values(results, label, column), _values(results, other, column)
-    theirs = dict(zip(results[other].seeds, two, strict=True))
-    pairs = [(mine, theirs[seed]) for seed, mine in zip(results[label].seeds, one, strict=True) if seed in theirs]
+def _pairs(results: Results, line: Sequence[str], other: Sequence[str], column: str) -> tuple[_Floats, _Floats]:
+    """Return the means of two lines over their cells, (S,) each, in pairs of the same seed, of the seeds both have."""
+    mine, theirs = _by_seed(results, line, column), _by_seed(results, other, column)
+    pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
     if not pairs:
-        raise _MissingError(f"{label} and {other} have no seed in common")
+        raise _MissingError(f"{line[0]} and {other[0]} have no seed in common")
     mine_S, theirs_S = np.array(pairs, dtype=np.float64).T
     return mine_S, theirs_S
 
 
 def _differences(results: Results, label: str, other: str, column: str, *, part: float = 1.0) -> _Floats:
     """Return the differences of two cells over the seeds that both have, (S,); `part` scales the other's values."""
-    mine_S, theirs_S = _common(results, label, other, column)
+    mine_S, theirs_S = _pairs(results, [label], [other], column)
     return mine_S - part * theirs_S
+
+
+def _part(one: float, whole: float, name: str) -> float:
+    """Return one number as a part of another one, that of the cell of this name."""
+    if not whole:
+        raise _MissingError(f"{name} has nothing to compare with")
+    return one / whole
+
+
+def _percent(part: float) -> str:
+    return f"{100 * part:.1f} %"
 
 
 def _number(values_S: _Floats) -> str:

@@ -109,8 +109,8 @@ class ClaimVerdict:
 
     held    whether the numbers favour it; None: it cannot be checked
     words   by how much
-    p       two-sided p-value of that; None: the numbers are counts, of which nothing is estimated
-    runs    number of runs behind p
+    p       two-sided p-value of that; None: it has no test
+    runs    number of runs behind it; 0: it is about counts, which are the same in each run
     """
 
     held: bool | None
@@ -126,12 +126,14 @@ class PaperClaim:
     text     the statement, as a sentence
     check    results -> verdict
     needs    labels of the cells that it needs
+    about    labels of further cells, of which it compares those that were run
     printed  whether it is about the paper's exact numbers, and so is checked at the paper's own size only
     """
 
     text: str
     check: Callable[[Results], ClaimVerdict]
     needs: tuple[str, ...] = ()
+    about: tuple[str, ...] = ()
     printed: bool = False
 
 

@@ -21,7 +21,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fedpeer.experiments.claims import above, highest
+from fedpeer.experiments.claims import highest, lowest
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.mnist_figures import EXAMPLES, SEVEN
 from fedpeer.experiments.results import PaperClaim
@@ -70,12 +70,11 @@ class DividedNetwork:
         return [
             *(best_is_partial(EXAMPLES, number, self.partial, self.whole) for number in _NUMBERS),
             *(
-                above(
+                lowest(
                     f"{number:,} examples: learning alone is below all other levels",
                     _at("0", number),
                     [_at(str(level), number) for level in (*self.partial, self.whole)],
                     PM,
-                    more=False,
                 )
                 for number in _NUMBERS
             ),

@@ -2,7 +2,7 @@
 
 A claim holds if the numbers favour it beyond noise: its two-sided test, paired over the runs, is significant at 5 %
 after Holm's correction for all tests of the page. A single run cannot be told from noise, so it is not judged. Numbers
-of bytes are counted, not estimated, and so have no test.
+of bytes are counted, not estimated, and so have no test; nor has whether a goal was reached in all runs.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def judged(
     """Return each claim with its verdict on these results.
 
     Claims about cells that this size lacks are left out, and at sizes other than full also those about printed numbers.
-    A comparison with an `outdated` cell is not judged.
+    A claim about an `outdated` cell is not judged.
 
     Returns:
         For each claim "text" and "words"; "held", None if it is not judged; "noise", whether the numbers favour it
@@ -56,8 +56,8 @@ def outdated(cells: Sequence[Cell], results: Results) -> list[str]:
 
 def _checked(claim: PaperClaim, results: Results, outdated: Collection[str]) -> ClaimVerdict:
     verdict = claim.check(results)
-    old = [label for label in claim.needs if label in outdated]
-    if verdict.p is None:
+    old = [label for label in (*claim.needs, *claim.about) if label in outdated]
+    if verdict.held is None:
         return verdict
     if verdict.runs == 1:
         return ClaimVerdict(None, f"{verdict.words}; one run cannot be told from noise")

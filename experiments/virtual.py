@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fedpeer.experiments.claims import above, in_order, part_of
+from fedpeer.experiments.claims import above, in_order, near, part_of
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.short_requests import experiment_options, passes
@@ -263,10 +263,10 @@ TABLE3 = Experiment(
     },
     cells=_table3,
     claims=(
-        above("75 % pruned: MT is within 1.5 points of unpruned", "75 % pruned", ("0 % pruned",), "MT", by=-1.5),
-        above("50 % pruned: MT is within 1.5 points of unpruned", "50 % pruned", ("0 % pruned",), "MT", by=-1.5),
+        near("75 % pruned: MT is within 1.5 points of unpruned", "75 % pruned", "0 % pruned", "MT", within=1.5),
+        near("50 % pruned: MT is within 1.5 points of unpruned", "50 % pruned", "0 % pruned", "MT", within=1.5),
         above("90 % pruned: MT is far below (more than 5 points)", "0 % pruned", ("90 % pruned",), "MT", by=5.0),
-        above("90 % pruned: MT is within 1.5 points all the same", "90 % pruned", ("0 % pruned",), "MT", by=-1.5),
+        near("90 % pruned: MT is within 1.5 points all the same", "90 % pruned", "0 % pruned", "MT", within=1.5),
         part_of(
             "75 % pruned: an update needs at most half of the bytes", "75 % pruned", "0 % pruned", "update", most=0.5
         ),

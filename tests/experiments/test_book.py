@@ -206,3 +206,24 @@ def test_the_same_numbers_count_once_and_quick_pages_apart() -> None:
     assert said in Reader(book(twice)).words("p")[0]
     assert "](two-default.md) | as one |" in text
     assert "](one-quick.md) | 1 of 2 |" in text
+
+
+def test_quick_pages_with_the_same_numbers_count_once_too_whether_there_are_others_or_not() -> None:
+    quick = [data("one"), data("two"), data("three", measured=[measured(per_seed={"PM": [0.9, 0.7]})])]
+    repeat = " Pages with the same numbers are counted once: two as one."
+    alone = index(quick)
+    assert f"3 pages, 3 min of runs; 2 of 4 claims held.{repeat}" in alone
+    assert "](two-quick.md) | as one |" in alone
+    for names in (["one"], ["one", "two"]):
+        text = index([*(data(name, size="default") for name in names), *quick])
+        assert f"1 of 2 claims held; on quick pages, which are counted apart, 2 of 4.{repeat}" in text
+        assert "](one-quick.md) | 1 of 2 |" in text
+        assert "](two-quick.md) | as one |" in text
+
+
+def test_what_is_not_judged_is_not_counted() -> None:
+    """Such as a claim of a single seed."""
+    alone = [{"text": "A", "held": None, "words": "one run cannot be told from noise"}]
+    text = index([data("one", size="default", claims=alone), data("two", size="default")])
+    assert "; 1 of 2 claims held." in text
+    assert "](one-default.md) | – |" in text

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import statistics
+import threading
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -13,18 +14,20 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
 from fedpeer.experiments import executors as playing
 from fedpeer.experiments.book import book
 from fedpeer.experiments.claims import falls, highest, leads, lowest
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.events import Begun
 from fedpeer.experiments.experiment import AtRound, Cell, SizeName
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.pictures import figure_picture
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.results import Measured, Middle
+from fedpeer.experiments.results import Measured, Middle, PaperClaim
 from fedpeer.experiments.runner import RESULTS, ExperimentOptions, found, played, run_experiment
 from fedpeer.experiments.schemes import FIRST, level
 from fedpeer.experiments.table import table_page
@@ -108,6 +111,63 @@ def test_one_run_is_read_at_several_rounds(band: Band, tmp_path: Path) -> None:
         assert cells[labelled("0", "mini-batches", number)].per_seed["PM"] == pytest.approx(expected)
     seconds = sum(cell.seconds for cell in cells.values())
     assert seconds == pytest.approx(sum(float(read_json(path)["seconds"]) for path in tmp_path.rglob("run.json")))
+
+
+#: As figure 18: one run of each line is read at every point, and a claim compares lines over several points.
+CONVERGING = replace(
+    SMALL,
+    claims=[
+        leads(
+            "100 leads",
+            [labelled("100", "mini-batches", read) for read in (1, 2)],
+            [[labelled("0", "mini-batches", read) for read in (1, 2)]],
+            "PM",
+        )
+    ],
+)
+
+
+def page(options: ExperimentOptions) -> dict[str, Any]:
+    """Return a page's data without the seconds of its runs."""
+    data: dict[str, Any] = read_json(options.folder / RESULTS)
+    return {**data, "measured": [{**each, "seconds": 0} for each in data["measured"]]}
+
+
+@pytest.mark.parametrize("pause", range(1, 7))
+def test_a_figure_that_compares_lines_is_paused_after_any_run_and_continued(
+    band: Band, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: int
+) -> None:
+    stop = threading.Event()
+    whole, part = (
+        replace(wanted(tmp_path / name, "default"), experiment=CONVERGING.experiment()) for name in ("whole", "part")
+    )
+
+    def until_the_pause(*played: Any) -> None:
+        band.run_prepared(*played)
+        if len(band.played) == pause:
+            stop.set()
+
+    with monkeypatch.context() as pausing:
+        pausing.setattr(playing, "run_prepared", until_the_pause)
+        run_experiment(part, stop=stop)
+    assert len(band.played) == pause
+    assert "held" in page(part)["claims"][0], "the page so far is there"
+    assert run_experiment(part)
+    assert sorted(band.played) == [(name, seed) for name in ("full-averaging", "local") for seed in range(3)], "once"
+    assert run_experiment(whole)
+    assert page(part) == page(whole)
+
+
+def test_a_figure_that_compares_lines_is_extended(band: Band, tmp_path: Path) -> None:
+    whole, part = (
+        replace(wanted(tmp_path / name, "default"), experiment=CONVERGING.experiment()) for name in ("whole", "part")
+    )
+    assert run_experiment(replace(part, seeds=2))
+    assert run_experiment(replace(part, only=(labelled("0", "mini-batches", 1),))), "one line first"
+    assert run_experiment(part)
+    assert len(band.played) == 6, "nothing was played again"
+    assert run_experiment(whole)
+    assert page(part) == page(whole)
 
 
 def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: Path) -> None:
@@ -298,6 +358,26 @@ def test_leads_compares_means_over_points_run_by_run() -> None:
     assert leads("", ["a1", "gone"], [["b1"]], "PM").check(results).held is None
 
 
+def test_leads_compares_runs_of_the_same_seed_wherever_the_lines_have_others_too() -> None:
+    """A line that was extended or paused has other seeds than the next one; as many of them are no pairs either."""
+    whole = cells(a1=(0.5, 0.9, 0.6), a2=(0.7, 0.5, 0.8), b=(0.1, 0.4, 0.3))
+    both = {
+        name: replace(each, seeds=(0, 2), per_seed={"PM": each.per_seed["PM"][::2]}) for name, each in whole.items()
+    }
+    wanted = leads("", ["a1", "a2"], [["b"]], "PM")
+    same = wanted.check(both)
+    assert same.held
+    for results in ({**whole, "b": both["b"]}, {**whole, "a2": both["a2"]}, {**both, "b": whole["b"]}):
+        assert wanted.check(results) == same
+    last = {
+        name: replace(each, seeds=(2, 0), per_seed={"PM": each.per_seed["PM"][::-1]}) for name, each in both.items()
+    }
+    assert wanted.check({**both, "b": last["b"]}) == same, "whatever their order"
+    assert wanted.check({**both, "b": replace(both["b"], seeds=(0, 1))}).runs == 1
+    apart = wanted.check({**both, "b": replace(both["b"], seeds=(1, 3))})
+    assert (apart.held, apart.words) == (None, "a1 and b have no seed in common")
+
+
 def test_falls_in_points_and_in_percent() -> None:
     results = cells(before=(0.8, 0.8), after=(0.3, 0.3))
     assert falls("", "before", "after", "PM", least=49.9).check(results).held
@@ -317,6 +397,31 @@ def test_what_decides_by_medians_is_tested_by_pairs() -> None:
     verdict = highest("", ["a"], ["c"], "PM").check(results)
     assert verdict.held, "the median is above"
     assert verdict.p == 1.0, "the mean is not, because of one run"
+
+
+@pytest.mark.parametrize("name", [name for name in EXPERIMENTS if experiment(name).figure is not None])
+def test_a_figures_claims_are_favoured_by_the_medians_that_its_page_prints(name: str) -> None:
+    """The run that is last in every cell goes any way from there, which moves means and no median."""
+    draws = np.random.default_rng(0)
+
+    def favoured(claim: PaperClaim, value_CS: NDArray[np.float64]) -> bool | None:
+        return claim.check(
+            {label: whole(label, value_S) for label, value_S in zip(claim.needs, value_CS, strict=True)}
+        ).held
+
+    for claim in experiment(name).claims:
+        for _ in range(20):
+            value_CS = 0.5 + 0.001 * draws.normal(size=(len(claim.needs), 1)) + np.array([0.0, 0.01, 0.02, 0.03, 0.04])
+            moved_CS = value_CS.copy()
+            moved_CS[:, -1] += draws.exponential(size=len(moved_CS))
+            assert favoured(claim, moved_CS) == favoured(claim, value_CS), claim.text
+
+
+def whole(label: str, value_S: NDArray[np.float64]) -> Measured:
+    """Return a cell of which every number that a figure shows is the same."""
+    metrics = {column.metric for column in COLUMNS.values()}
+    (made,) = cells(**{label: tuple(map(float, value_S))}).values()
+    return replace(made, statistics=dict.fromkeys(metrics, made.per_seed["PM"]))
 
 
 # ------------------------------------------------------------------------------------------------ what is on the list

@@ -87,22 +87,26 @@ def test_all_lines_solve_one_problem_and_one_run_is_read_five_times() -> None:
 
 def test_claims_of_who_is_sooner_and_of_slow_networks() -> None:
     def measured(label: str, **seconds: float) -> Measured:
+        return of_runs(label, **{network: (each,) for network, each in seconds.items()})
+
+    def of_runs(label: str, **seconds: tuple[float, ...]) -> Measured:
+        seeds = tuple(range(max(map(len, seconds.values()), default=1)))
         return Measured(
             label=label,
             variant="",
-            seeds=(0,),
+            seeds=seeds,
             rounds=1,
             peers=2,
-            per_seed={"PM": (0.9,)},
+            per_seed={"PM": (0.9,) * len(seeds)},
             sent=0,
             seconds=0,
-            statistics={network: (each,) for network, each in seconds.items()},
+            statistics=seconds,
         )
 
     for claim in (each for each in TIME.claims if len(each.needs) == 2):
         network = next(name for name in NETWORKS if f" {COLUMNS[name].title} " in claim.text)
         mine, published = claim.needs
-        for own, other, held in ((1.0, 1.0, True), (1.1, 1.0, False), (1.0, None, True)):
+        for own, other, held in ((0.9, 1.0, True), (1.0, 1.0, False), (1.1, 1.0, False), (1.0, None, True)):
             there = {} if other is None else {network: other}
             results = {mine: measured(mine, **{network: own}), published: measured(published, **there)}
             assert claim.check(results).held is held
@@ -114,6 +118,10 @@ def test_claims_of_who_is_sooner_and_of_slow_networks() -> None:
         (label,) = claim.needs
         verdicts = [claim.check({label: measured(label, wifi=1.0, **{"3g": far})}).held for far in (1.0, 10.0)]
         assert sorted(verdicts, key=str) == [False, True]
+        for far in (1.05, 1.15, 1.25):
+            one = claim.check({label: measured(label, wifi=1.0, **{"3g": far})})
+            of_three = of_runs(label, wifi=(1.0, 1.0, 1.0), **{"3g": (far, far, 9.0)})
+            assert claim.check({label: of_three}).held == one.held, "its median decides"
         assert claim.check({label: measured(label)}).held is None
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -9,12 +11,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeer.experiments.claims import above, highest, part_of
+from fedpeer.experiments.claims import above, falls, highest, keeps, part_of, part_to_come_so_far
+from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.results import Measured, PaperClaim, Results
+from fedpeer.experiments.results import ClaimVerdict, Measured, PaperClaim, Results
 from fedpeer.experiments.significance import holm
 from fedpeer.experiments.verdicts import claims_table, judged, outdated
+from fedpeer.runs.scores import METRICS
 from tests.experiments.conftest import Listed
 
 
@@ -79,6 +83,28 @@ def test_one_run_is_not_judged_and_bytes_are_not_tested() -> None:
     assert count["words"] == "100.0 %"
 
 
+def test_one_run_is_not_judged_without_a_test_either() -> None:
+    """Whether a goal was reached, and whether groups were found, is estimated from runs; bytes alone are counts."""
+    goal = part_to_come_so_far("A needs less than B", "A", "B", "megabytes", most=1.0)
+    for runs, held in ((1, None), (2, False)):
+        scores = (0.9,) * runs
+        never = cell("A", scores), cell("B", scores, statistics={"megabytes": (3.0,) * runs})
+        (one,) = verdicts(of(*never), goal)
+        assert (one["held"], one["tested"]) == (held, False)
+        found = next(claim for claim in experiment("assignment").claims if "are found" in claim.text)
+        (label,) = found.needs
+        (one,) = verdicts(of(cell(label, scores, statistics={"recovered": (1.0,) * runs})), found)
+        assert one["held"] is (None if runs == 1 else True)
+
+
+def test_a_goal_that_the_other_missed_in_some_run_is_not_beyond_noise() -> None:
+    goal = part_to_come_so_far("A needs less than B", "A", "B", "megabytes", most=1.0)
+    missed = of(cell("A", (0.9, 0.8), statistics={"megabytes": (3.0, 4.0)}), cell("B", (0.9, 0.8)))
+    (one,) = verdicts(missed, goal)
+    assert (one["held"], one["noise"]) == (False, True)
+    assert one["words"] == "B did not come so far in all runs"
+
+
 def test_claims_are_corrected_for_how_many_the_page_has() -> None:
     draws = np.random.default_rng(0)
     shifts = {"A": 0.03, "B": 0.0, "C": 0.015, "D": 0.01}
@@ -110,6 +136,73 @@ def test_the_nearest_of_all_decides_and_the_best_of_several_pays_for_the_choice(
     assert chosen == pytest.approx(2 * named)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_equal_numbers_are_a_tie_and_never_within_noise(name: str) -> None:
+    """Without any spread there is no noise: what is claimed to differ does not hold, what is claimed to agree does.
+
+    "At most" is true of equal numbers, though not clearly.
+    """
+    same = (0.5, 0.5, 0.5)
+    more: dict[str, Any] = {
+        "late": {"GM": same},
+        "statistics": {column.metric: same for column in COLUMNS.values()},
+    }
+    for claim in experiment(name).claims:
+        verdict = claim.check({label: cell(label, same, **more) for label in (*claim.needs, *claim.about)})
+        if not claim.printed and verdict.p is not None:
+            assert verdict.p in (0.0, 1.0), claim.text
+            assert verdict.held is (verdict.p == 0.0) or "at most 100 %" in claim.text, claim.text
+
+
+def test_a_tie_of_means_is_not_above_and_what_is_no_number_is_not_judged() -> None:
+    tied = of(cell("A", (0.5, 0.75)), cell("B", (0.75, 0.5)))
+    assert [one["noise"] for one in verdicts(tied, A_ABOVE_B, B_ABOVE_A)] == [False, False]
+    assert falls("", "A", "B", "PM", most=0.0).check(tied).held is False
+    unknown = of(cell("A", (0.5, math.nan)), cell("B", (0.25, 0.125)))
+    (one,) = verdicts(unknown, A_ABOVE_B)
+    assert (one["held"], one["words"]) == (None, "A has no PM")
+    nothing = of(cell("A", (0.0, 0.0)), cell("B", (0.5, 0.25)))
+    for claim in (falls("", "A", "B", "PM", least=1, part=True), part_of("", "B", "A", "PM", most=1.0)):
+        assert claim.check(nothing).held is None
+
+
+#: What a claim says is a tolerance on either side, and the points that it means.
+WITHIN = re.compile(r"within (half a point|a point|two points|([\d.]+) points)")
+POINTS = {"half a point": 0.5, "a point": 1.0, "two points": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "claim"),
+    [
+        pytest.param(name, claim, id=claim.text)
+        for name in EXPERIMENTS
+        for claim in experiment(name).claims
+        if WITHIN.search(claim.text) and not re.search("or better|or within|as good as|no harm", claim.text)
+    ],
+)
+def test_what_is_about_as_much_is_within_the_points_that_are_told_on_either_side(name: str, claim: PaperClaim) -> None:
+    """It holds if the whole interval is within them: noise that covers both sides does not show it."""
+    (told,) = WITHIN.finditer(claim.text)
+    points = POINTS.get(told[1]) or float(told[2])
+    label, other = claim.needs
+
+    def verdict(*apart_S: float) -> ClaimVerdict:
+        scores = [(0.5,) * len(apart_S), tuple(0.5 + points * apart / 100 for apart in apart_S)]
+        made = [cell(each, score) for each, score in zip((label, other), scores, strict=True)]
+        return claim.check(of(*(replace(each, per_seed=dict.fromkeys(METRICS, each.per_seed["PM"])) for each in made)))
+
+    for side in (-1, 1):
+        inside, outside, noisy = (
+            verdict(*(side * apart for apart in apart_S))
+            for apart_S in ((0.8, 0.8, 0.9), (1.1, 1.1, 1.2), (-3.0, 0.0, 3.3))
+        )
+        assert (inside.held, outside.held) == (True, False), name
+        assert inside.p is not None
+        assert noisy.p is not None
+        assert inside.p < 0.05 < noisy.p
+
+
 def test_a_comparison_with_an_older_search_is_not_judged() -> None:
     pair = of(cell("A", (0.9, 0.91)), cell("B", (0.5, 0.51), tried={"lr=1": 0.5}))
     today = [Cell(label="A", variants={}), Cell(label="B", variants={"lr=1": None, "lr=2": None})]  # type: ignore[dict-item]
@@ -118,6 +211,17 @@ def test_a_comparison_with_an_older_search_is_not_judged() -> None:
     (one,) = verdicts(pair, A_ABOVE_B, old=["B"])
     assert one["held"] is None
     assert "B was searched over other settings" in one["words"]
+
+
+def test_the_papers_numbers_and_bytes_are_not_judged_by_an_older_search_either() -> None:
+    """A claim about whichever cells were run is about each of them, and other settings may send other bytes."""
+    pair = of(cell("A", (0.9, 0.91)), cell("B", (0.5, 0.51), tried={"lr=1": 0.5}))
+    printed = keeps("A and B have the paper's numbers", ("A", "B", "C"), "PM", (85.0, 40.0, 1.0), within=1.0)
+    fewer = part_of("as many bytes", "B", "A", "sent", most=1.0)
+    found = judged(table(printed, fewer), "full", list(pair), pair, ["B"])
+    assert [one["held"] for one in found] == [None, None]
+    assert all(one["words"].endswith("B was searched over other settings than are tried today") for one in found)
+    assert [one["held"] for one in judged(table(printed, fewer), "full", list(pair), pair)] == [True, True]
 
 
 def test_the_table_says_how_it_was_tested() -> None:
