@@ -19,6 +19,7 @@ from typing import Any, Literal, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from fedpeer.peer.runtime.lossy_stream import LossyStream
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
@@ -196,31 +197,41 @@ def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine
     return filtered
 
 
-class Terminal:
-    """Sink for a person: time, level in its color, peer, sentence."""
+class StreamLog:
+    """Sink to a stream such as standard error, in the form that `shown` gives a line.
+
+    Lines that the stream does not take are counted in `lost`; the next one that it takes comes after their number.
+    """
+
+    def __init__(self, stream: LossyStream, shown: Callable[[LogLine], str]) -> None:
+        self._stream, self._shown, self.lost = stream, shown, 0
+
+    def __call__(self, line: LogLine) -> None:
+        before = self._shown(_lines_lost(self.lost, line.t)) if self.lost else ""
+        self.lost = 0 if self._stream.write(before + self._shown(line)) else self.lost + 1
+
+
+def _lines_lost(count: int, t: float) -> LogLine:
+    text = f"{count:,} {'lines are' if count > 1 else 'line is'} missing here: nothing could be written"
+    return LogLine(t=t, level="warning", what="lines_lost", text=text, fields={"lines": count})
+
+
+class TerminalForm:
+    """Form of a line for a person: time, level in its color, peer, sentence."""
 
     def __init__(self, peer: str, console: Console) -> None:
         self.peer, self.console = peer, console
 
-    def __call__(self, line: LogLine) -> None:
+    def __call__(self, line: LogLine) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(line.t))
         words = Text.assemble(
             (clock, "dim"), " ", (f"{line.level:<7}", _COLOURS[line.level]), f" {self.peer}  {line.text}"
         )
         if line.more:
             words.append(f" (and {line.more:,} more like it)", "dim")
-        self.console.print(words, soft_wrap=True)
-
-
-class JsonLinesLog:
-    """Sink for machines: JSON lines, on a stream that is not a terminal."""
-
-    def __init__(self, peer: str, stream: TextIO) -> None:
-        self.peer, self.stream = peer, stream
-
-    def __call__(self, line: LogLine) -> None:
-        self.stream.write(dumps({"peer": self.peer, **line.as_json()}) + "\n")  # one write: others may share the stream
-        self.stream.flush()
+        with self.console.capture() as shown:
+            self.console.print(words, soft_wrap=True)
+        return shown.get()
 
 
 class LogFile:
@@ -256,8 +267,9 @@ class LogFile:
             self._file = None
 
 
-def for_stream(peer: str, stream: TextIO) -> Terminal | JsonLinesLog:
-    """Return the sink that suits the stream: a terminal's, else JSON lines."""
-    if stream.isatty():
-        return Terminal(peer, Console(file=stream, highlight=False, markup=False, emoji=False))
-    return JsonLinesLog(peer, stream)
+def for_stream(peer: str, stream: TextIO | None) -> StreamLog:
+    """Return the sink to this stream: for a person if it is a terminal, else JSON lines."""
+    lossy = LossyStream(stream)
+    if lossy.is_terminal:
+        return StreamLog(lossy, TerminalForm(peer, Console(file=stream, highlight=False, markup=False, emoji=False)))
+    return StreamLog(lossy, lambda line: dumps({"peer": peer, **line.as_json()}) + "\n")

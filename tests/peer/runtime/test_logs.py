@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -15,11 +17,10 @@ from fedpeer.peer.runtime.logs import (
     LINES_MAX,
     TEXT_MAX,
     WINDOW_S,
-    JsonLinesLog,
     Log,
     LogFile,
     LogLine,
-    Terminal,
+    TerminalForm,
     for_stream,
     line_of,
     printable,
@@ -27,6 +28,11 @@ from fedpeer.peer.runtime.logs import (
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
+
+if sys.platform != "win32":
+    import resource
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, as Linux has it")
 
 
 class Told:
@@ -143,10 +149,9 @@ def test_nothing_that_a_terminal_obeys_gets_through(text: str) -> None:
 
 
 def terminal(line: LogLine, width: int = 80, colour: bool = False) -> str:
-    screen = io.StringIO()
     system = "standard" if colour else None
-    Terminal("peer3", Console(file=screen, force_terminal=colour, width=width, color_system=system))(line)  # type: ignore[arg-type]
-    return screen.getvalue()
+    console = Console(file=io.StringIO(), force_terminal=colour, width=width, color_system=system)  # type: ignore[arg-type]
+    return TerminalForm("peer3", console)(line)
 
 
 def test_a_person_reads_time_level_peer_and_sentence() -> None:
@@ -160,7 +165,6 @@ def test_a_person_reads_time_level_peer_and_sentence() -> None:
 def test_elsewhere_lines_are_json() -> None:
     stream = io.StringIO()
     sink = for_stream("peer3", stream)
-    assert isinstance(sink, JsonLinesLog)
     sink(LogLine(t=1.23456, level="info", what="round", text='a "quote"\u2028', fields={"loss": float("nan")}))
     assert stream.getvalue().count("\n") == 1
     assert json.loads(stream.getvalue()) == {
@@ -172,7 +176,78 @@ def test_elsewhere_lines_are_json() -> None:
 def test_a_terminal_is_for_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    assert isinstance(for_stream("peer3", stream), Terminal)
+    for_stream("peer3", stream)(LogLine(t=0.0, level="info", what="round", text="round 1"))
+    assert stream.getvalue().endswith(" peer3  round 1\n")
+
+
+def said(number: int) -> LogLine:
+    return LogLine(t=1.0, level="info", what="round", text=f"line {number}")
+
+
+@needs_full
+@pytest.mark.parametrize("fault", ["full", "closed pipe", "closed"])
+def test_lines_that_a_stream_does_not_take_are_lost_and_counted(tmp_path: Path, fault: str) -> None:
+    number = os.open("/dev/full", os.O_WRONLY)
+    with open(number, "w", encoding="utf-8", closefd=False) as stream, (tmp_path / "later").open("wb") as later:
+        if fault == "closed pipe":
+            reader, writer = os.pipe()
+            os.close(reader)
+            os.dup2(writer, number)
+            os.close(writer)
+        elif fault == "closed":
+            os.close(number)
+        sink = for_stream("peer3", stream)
+        for each in range(3):
+            sink(said(each))
+        assert sink.lost == 3
+        os.dup2(later.fileno(), number)
+        for each in range(3, 5):
+            sink(said(each))
+        os.close(number)
+    assert lines(tmp_path / "later") == ["3 lines are missing here: nothing could be written", "line 3", "line 4"]
+
+
+@needs_full
+def test_nobody_waits_for_a_reader_that_stands_still() -> None:
+    """The pipe is full and nobody reads: a write would wait for ever, and the peer with it."""
+    reader, writer = os.pipe()
+    with open(writer, "w", encoding="utf-8") as stream, open(reader, "rb") as other:
+        sink, told = for_stream("peer3", stream), 0
+        while not sink.lost:
+            sink(said(told))
+            told += 1
+        sink(said(told))
+        assert sink.lost == 2
+        for number in range(told - 1):
+            assert json.loads(other.readline())["text"] == f"line {number}"
+        sink(said(told + 1))
+        assert json.loads(other.readline())["fields"] == {"lines": 2}
+        assert json.loads(other.readline())["text"] == f"line {told + 1}"
+
+
+def test_a_process_without_standard_error_logs_to_its_file_only() -> None:
+    sink = for_stream("peer3", None)
+    sink(said(1))
+    assert sink.lost == 1
+
+
+@needs_full
+def test_a_line_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "all"
+    with path.open("w", encoding="utf-8") as stream:
+        before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
+        try:
+            sink = for_stream("peer3", stream)
+            sink(said(1))
+            sink(said(2))
+            assert path.stat().st_size == 100, "a part of it"
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        sink(said(3))
+    one, _, lost, three = path.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(each)["text"] for each in (one, three)] == ["line 1", "line 3"]
+    assert json.loads(lost)["fields"] == {"lines": 1}
 
 
 def lines(path: Path) -> list[str]:
