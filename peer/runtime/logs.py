@@ -31,9 +31,18 @@ WINDOW_S = 10.0
 LINES_MAX = 10
 #: Names of lines that come in every round; of these one is logged at once, and one at the end of a window.
 _ROUTINE = {"round"}
-#: Names of lines that say in which state a peer is: one that came before is logged again if another came in between, or
-#: who reads "peer2 is dead" would believe it until the window ends.
-_STATES = {"membership"}
+#: Names of lines that say in which state something is, and what: of each peer, or group, such a line is logged again if
+#: another came in between, or who reads "peer2 is dead" would believe it until the window ends.
+_STATES: Mapping[str, str] = {
+    "membership": "membership",
+    "link_down": "link",
+    "link_up": "link",
+    "coordinator": "coordinator",
+    "rounds_paused": "rounds",
+    "rounds_resumed": "rounds",
+    "persist_failed": "disk",
+    "saving_again": "disk",
+}
 #: Most characters of one line's text: more than any sentence of ours, and a bound for a stranger's.
 TEXT_MAX = 400
 #: Most characters of a name that a sender claims for itself; ids of a roster have at most 63.
@@ -96,14 +105,15 @@ def line_of(effect: Note | RejectEffect, t: float) -> LogLine:
 
 @dataclass(slots=True)
 class _Window:
-    """Lines of one name in one time window.
+    """Lines of one name, or about one state, in one time window.
 
     began     its start
     lines     lines logged since, by text
     again     how often each of these came again without being logged
     logged    number of lines logged since
     newest    text of the line that came last
-    crowded   last line that was held back because there were too many, with the number of those before it
+    crowded   by level the last line that was held back because there were too many, with the number of those before it:
+              a sink may want those of one level, and not the others
     """
 
     began: float
@@ -111,7 +121,7 @@ class _Window:
     again: dict[str, int] = field(default_factory=dict)
     logged: int = 0
     newest: str = ""
-    crowded: LogLine | None = None
+    crowded: dict[Level, LogLine] = field(default_factory=dict)
 
 
 class Log:
@@ -134,7 +144,7 @@ class Log:
         self.sinks = list(sinks)
         self._least = _LEVELS.index(level)
         self._clock, self._ticking = clock, ticking
-        self._windows: dict[str, _Window] = {}  # by name: bounded, since names are fixed
+        self._windows: dict[tuple[str, ...], _Window] = {}  # bounded: names are fixed, peers are those of the roster
 
     def on_effect(self, effect: Note | RejectEffect) -> None:
         """Log a note or a rejection of the node."""
@@ -144,12 +154,15 @@ class Log:
         """Log a line, now or as one of many at the end of its window."""
         if _LEVELS.index(line.level) < self._least:
             return
-        window = self._windows.get(line.what)
+        key = _window_of(line)
+        window = self._windows.get(key)
         if window is None or self._over(window):
-            self._end(line.what)
-            window = self._windows[line.what] = _Window(self._ticking())
+            self._end(key)
+            window = self._windows[key] = _Window(self._ticking())
         changed = line.what in _STATES and line.text != window.newest
         window.newest = line.text
+        if changed:
+            self._say_repeats(window)  # later they would say that the state before is this one
         if line.text in window.lines and not changed:
             window.again[line.text] = window.again.get(line.text, 0) + 1
         elif window.logged < (1 if line.what in _ROUTINE else LINES_MAX):
@@ -157,33 +170,45 @@ class Log:
             window.logged += 1
             self._out(line)
         else:
-            window.crowded = replace(line, more=window.crowded.more + 1 if window.crowded else 0)
+            before = window.crowded.get(line.level)
+            window.crowded[line.level] = replace(line, more=before.more + 1 if before else 0)
 
     def tick(self) -> None:
         """Log the lines of all windows that are over."""
-        for what in [what for what, window in self._windows.items() if self._over(window)]:
-            self._end(what)
+        for key in [key for key, window in self._windows.items() if self._over(window)]:
+            self._end(key)
 
     def close(self) -> None:
         """Log everything that was held back."""
-        for what in list(self._windows):
-            self._end(what)
+        for key in list(self._windows):
+            self._end(key)
 
     def _over(self, window: _Window) -> bool:
         return self._ticking() - window.began >= WINDOW_S
 
-    def _end(self, what: str) -> None:
-        window = self._windows.pop(what, None)
+    def _end(self, key: tuple[str, ...]) -> None:
+        window = self._windows.pop(key, None)
         if window is None:
             return
+        self._say_repeats(window)
+        for line in sorted(window.crowded.values(), key=lambda line: line.t):
+            self._out(line)
+
+    def _say_repeats(self, window: _Window) -> None:
         for text, count in window.again.items():
             self._out(replace(window.lines[text], t=self._clock(), more=count - 1))
-        if window.crowded:
-            self._out(window.crowded)
+        window.again.clear()
 
     def _out(self, line: LogLine) -> None:
         for sink in self.sinks:
             sink(line)
+
+
+def _window_of(line: LogLine) -> tuple[str, ...]:
+    """Return the lines with which this one shares a window."""
+    if line.what not in _STATES:
+        return (line.what,)
+    return _STATES[line.what], str(line.fields.get("peer") or line.fields.get("group") or "")
 
 
 def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine], None]:

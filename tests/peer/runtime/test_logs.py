@@ -21,6 +21,7 @@ from fedpeer.peer.runtime.logs import (
     LogFile,
     LogLine,
     TerminalForm,
+    at_least,
     for_stream,
     line_of,
     printable,
@@ -42,8 +43,8 @@ class Told:
         self.now, self.lines = 100.0, list[LogLine]()
         self.log = Log([self.lines.append], level, lambda: self.now, lambda: self.now)  # type: ignore[arg-type]
 
-    def note(self, text: str, what: str = "started", level: str = "info") -> None:
-        self.log.on_effect(Note(level, what, text))  # type: ignore[arg-type]
+    def note(self, text: str, what: str = "started", level: str = "info", **fields: object) -> None:
+        self.log.on_effect(Note(level, what, text, fields))  # type: ignore[arg-type]
 
 
 def test_each_refusal_is_one_line_with_who_and_why() -> None:
@@ -94,6 +95,49 @@ def test_a_state_that_comes_back_is_told_at_once() -> None:
     told.log.close()
     assert len(told.lines) == 4 + LINES_MAX + 1
     assert sum(1 + line.more for line in told.lines) == 4 + 500
+
+
+def test_a_repeat_is_not_told_after_the_state_that_followed_it() -> None:
+    told = Told()
+    for text in ("alive", "alive", "alive", "dead"):
+        told.note(f"peer2 is {text}", what="membership", peer="peer2")
+        told.now += 0.1
+    told.log.close()
+    assert [(line.text, line.more) for line in told.lines] == [
+        ("peer2 is alive", 0), ("peer2 is alive", 1), ("peer2 is dead", 0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [("link_down", "link_up"), ("persist_failed", "saving_again"), ("rounds_paused", "rounds_resumed")],
+)
+def test_a_state_with_two_names_is_told_whenever_it_changes(worse: str, better: str) -> None:
+    told = Told()
+    for name in (worse, better, worse, better):
+        told.note(name, what=name, peer="peer2")
+        told.now += 0.1
+    assert [line.text for line in told.lines] == [worse, better, worse, better]
+
+
+def test_many_states_of_one_peer_hide_none_of_another() -> None:
+    told = Told()
+    for number in range(100):
+        told.note(f"peer2 is {number % 2}", what="membership", peer="peer2")
+    told.note("peer3 is dead", what="membership", peer="peer3")
+    assert told.lines[-1].text == "peer3 is dead"
+
+
+def test_a_line_is_not_held_back_behind_others_that_a_sink_does_not_want() -> None:
+    told, shown = Told("debug"), list[LogLine]()
+    told.log.sinks.append(at_least("warning", shown.append))
+    for number in range(LINES_MAX):
+        told.note(f"line {number}", what="roster", level="debug")
+    told.note("it could not be saved", what="roster", level="warning")
+    told.note("one more", what="roster", level="debug")
+    told.log.close()
+    assert [line.text for line in shown] == ["it could not be saved"]
+    assert sum(1 + line.more for line in told.lines) == LINES_MAX + 2
 
 
 def test_other_lines_that_take_turns_are_counted() -> None:
