@@ -8,8 +8,6 @@ neither disk nor screen. Any text here may come from a stranger: control charact
 
 from __future__ import annotations
 
-import io
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +17,7 @@ from typing import Any, Literal, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from fedpeer.peer.runtime.line_file import LineFile
 from fedpeer.peer.runtime.lossy_stream import LossyStream
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.peer.wire.rejections import REJECTIONS
@@ -262,34 +261,20 @@ class TerminalForm:
 class LogFile:
     """Sink to `log.jsonl` in the state folder, at most `_FILE_BYTES_MAX` long; the file before it is `log.jsonl.1`.
 
-    A full disk must not end a peer: a line that cannot be written is only counted in `lost`.
+    A full disk must not end a peer: lines that cannot be written are counted in `lost`, and their number comes before
+    the next one.
     """
 
     def __init__(self, path: Path, bytes_max: int = _FILE_BYTES_MAX) -> None:
-        self.path, self.bytes_max, self.lost = path, bytes_max, 0
-        self._file: io.BufferedIOBase | None = None
+        self._file, self.lost = LineFile(path, bytes_max), 0
 
     def __call__(self, line: LogLine) -> None:
-        data = dumps(line.as_json()).encode("utf-8", "replace") + b"\n"
-        try:
-            self._room_for(len(data)).write(data)
-        except OSError:
-            self.lost += 1
-            self.close()
-
-    def _room_for(self, size: int) -> io.BufferedIOBase:
-        if self._file is not None and self._file.tell() + size > self.bytes_max:
-            self.close()
-            os.replace(self.path, self.path.with_name(f"{self.path.name}.1"))
-        if self._file is None:
-            self._file = self.path.open("ab", buffering=0)  # type: ignore[assignment]  # raw: each line is one write
-        assert self._file is not None
-        return self._file
+        lines = [_lines_lost(self.lost, line.t), line] if self.lost else [line]
+        data = b"".join(dumps(each.as_json()).encode("utf-8", "replace") + b"\n" for each in lines)
+        self.lost = 0 if self._file.append(data) else self.lost + 1
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file.close()
 
 
 def for_stream(peer: str, stream: TextIO | None) -> StreamLog:

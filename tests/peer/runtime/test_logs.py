@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -29,9 +28,7 @@ from fedpeer.peer.runtime.logs import (
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
-
-if sys.platform != "win32":
-    import resource
+from tests.peer.runtime.short_disk import file_bytes_at_most
 
 needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, as Linux has it")
 
@@ -224,6 +221,30 @@ def test_a_terminal_is_for_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     assert stream.getvalue().endswith(" peer3  round 1\n")
 
 
+@pytest.mark.parametrize("cut", ["full disk", "crash"])
+def test_a_line_that_was_cut_short_spoils_no_other_of_the_file(tmp_path: Path, cut: str) -> None:
+    path = tmp_path / "log.jsonl"
+    file = LogFile(path)
+    file(said(1))
+    if cut == "crash":
+        with path.open("ab") as torn:
+            torn.write(b'{"t": 1.0, "lev')
+        file.close()
+    else:
+        with file_bytes_at_most(path.stat().st_size + 20):
+            file(said(2))
+        assert file.lost == 1
+        assert lines(path) == ["line 1"]
+    file(said(3))
+    file.close()
+    whole = [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    assert [json.loads(line)["what"] for line in whole] == [
+        "round",
+        *(["lines_lost"] if cut != "crash" else []),
+        "round",
+    ]
+
+
 def said(number: int) -> LogLine:
     return LogLine(t=1.0, level="info", what="round", text=f"line {number}")
 
@@ -276,18 +297,14 @@ def test_a_process_without_standard_error_logs_to_its_file_only() -> None:
 
 
 @needs_full
-def test_a_line_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
+def test_a_line_that_was_cut_short_spoils_no_other_of_a_stream(tmp_path: Path) -> None:
     path = tmp_path / "all"
     with path.open("w", encoding="utf-8") as stream:
-        before = resource.getrlimit(resource.RLIMIT_FSIZE)
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, before[1]))
-        try:
-            sink = for_stream("peer3", stream)
+        sink = for_stream("peer3", stream)
+        with file_bytes_at_most(100):
             sink(said(1))
             sink(said(2))
             assert path.stat().st_size == 100, "a part of it"
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, before)
         sink(said(3))
     one, _, lost, three = path.read_text(encoding="utf-8").splitlines()
     assert [json.loads(each)["text"] for each in (one, three)] == ["line 1", "line 3"]
@@ -329,4 +346,5 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     folder.mkdir()
     file(LogLine(t=0.0, level="info", what="round", text="there again"))
     file.close()
-    assert (file.lost, lines(folder / "log.jsonl")) == (1, ["there again"])
+    told = ["1 line is missing here: nothing could be written", "there again"]
+    assert (file.lost, lines(folder / "log.jsonl")) == (0, told)
