@@ -339,8 +339,6 @@ class PeerProcess:
             await server.start(listening, server_context(identity) if identity else None)
             where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
             self._say(Note("info", "started", f"{at or 'outbound only: it opens all connections itself'}{where}"))
-            if discovery is not None:
-                await discovery.start()
             self._begun = True
             if listening is None:
                 self.feed(Unreachable())
@@ -348,6 +346,7 @@ class PeerProcess:
                 asyncio.create_task(self._pipeline.run()),
                 asyncio.create_task(self._tick()),
                 asyncio.create_task(self._look(lag)),
+                *([asyncio.create_task(discovery.run())] if discovery is not None else []),
             ]
             over = asyncio.create_task(self._over.wait())
             await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -359,8 +358,6 @@ class PeerProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             lag.stop()
-            if discovery is not None:
-                await discovery.stop()
             await server.stop()
             await carrier.close()
             await self._post.close()
@@ -380,7 +377,14 @@ class PeerProcess:
         file = self._prepared.file
         if not file.discovery:
             return None
-        return Discovery(self._members.roster.federation_id, file.id, at, self._post.found.__setitem__)
+        return Discovery(
+            self._members.roster.federation_id,
+            file.id,
+            at,
+            member=lambda peer: peer in self._members.roster.by_id,
+            found=self._post.found.see,
+            say=lambda text: self._say(Note("warning", "discovery", text)),
+        )
 
     def _trap_signals(self) -> None:
         """Handle signals: Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves, a second Ctrl-C ends at once."""
