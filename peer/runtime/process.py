@@ -144,7 +144,7 @@ class PeerProcess:
         self._failure: Exception | None = None
         self._mistakes = ReportedPlaces()
         self._asked_at: float | None = None
-        self._callers_told = False
+        self._callers_told, self._met_at = "", math.inf
         self._carriers: set[str] = set()
 
     @property
@@ -327,7 +327,6 @@ class PeerProcess:
             server.admission,
             carrier,
         )
-        self._serving_since = self._loop.time()
         lag = LoopLag()
         lag.start()
         at, discovery = "", None
@@ -493,20 +492,27 @@ class PeerProcess:
             self.feed(NewContract(contract))
 
     def _look_for_callers(self) -> None:
-        """Say once that others can connect to this peer, or that it has met others and none of them has."""
-        if self._callers_told or self._prepared.file.outbound:
+        """Say once that others can connect to this peer, or before that it has met others and none of them has."""
+        if self._callers_told == "reachable" or self._prepared.file.outbound:
             return
         state, first = self._node.state, self._server.reached
         if first is not None:
             by = f": {first} has connected" if first else ""
             told = Note("info", "reachable", f"reachable at {state.setup.address}{by}")
-        elif self._loop.time() - self._serving_since < UNREACHED_S or not any(o.met for o in state.others.values()):
+        elif self._callers_told or not self._waits_for_callers():
             return
         else:
             told = Note("warning", "outbound_only", _UNREACHED.format(address=state.setup.address))
             self.feed(Unreachable())
-        self._callers_told = True
+        self._callers_told = told.what
         self._say(told)
+
+    def _waits_for_callers(self) -> bool:
+        """Return whether it has met others a while ago, which could have connected since."""
+        if not any(other.met for other in self._node.state.others.values()):
+            return False
+        self._met_at = min(self._met_at, self._loop.time())
+        return self._loop.time() - self._met_at >= UNREACHED_S
 
     def _look_at_trackers(self) -> None:
         """Say which trackers have failed."""

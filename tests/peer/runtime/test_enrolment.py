@@ -21,6 +21,7 @@ from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from fedpeer.config.address import PeerUrl
 from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.runtime.announce import announce
 from fedpeer.peer.runtime.authority import Authority, EnrolmentError, change_roster, open_authority, sign_next
@@ -518,6 +519,16 @@ def test_a_port_that_is_taken_is_said_to_be_so(authority: Authority) -> None:
 
     with pytest.raises(EnrolmentError, match="choose another --listen"):
         asyncio.run(listen())
+
+
+def test_a_new_roster_is_brought_first_to_those_that_can_be_reached(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, where many peers open all connections themselves, it would be sent to none that can take it."""
+    monkeypatch.setattr("fedpeer.peer.runtime.announce._TOLD_MAX", 1)
+    one, two = authority.roster.entries
+    roster = replace(authority.roster, entries=(replace(one, address=str(PeerUrl.nowhere(one.id))), two))
+    assert asyncio.run(announce(authority, roster)) == {two.id: "connection refused"}
 
 
 def test_a_new_roster_is_brought_to_the_peers_that_answer(authority: Authority) -> None:
