@@ -114,7 +114,7 @@ def join_command(
     from fedpeer.peer.runtime.enrolment import fetch_model
     from fedpeer.peer.runtime.enrolment import join_federation as ask
     from fedpeer.peer.runtime.invitation import Token
-    from fedpeer.peer.runtime.invitation_files import new_folder, writable, write_peer
+    from fedpeer.peer.runtime.invitation_files import folder_writable, new_folder, write_peer
 
     problems: list[ConfigProblem] = []
     options = Token.read(token)
@@ -130,7 +130,7 @@ def join_command(
         admission = asyncio.run(ask(options, key))
         own = joined_peer(admission.roster.by_id[options.peer], local(source) if data else source, board, own_place)
         lost = f", after  fedpeer revoke {options.peer}  and another invitation, since its key is lost"
-        with writable(place, f"{options.peer} was admitted, but ", lost):
+        with folder_writable(place, f"{options.peer} was admitted, but ", lost):
             write_peer(
                 building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
             )

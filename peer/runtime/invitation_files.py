@@ -168,7 +168,7 @@ simulation: {simulation}
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that at the end becomes `folder` as a whole, or not at all. Raises EnrolmentError."""
     refuse_existing(folder)
-    with writable(folder):
+    with folder_writable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)
         place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
@@ -179,7 +179,7 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def writable(folder: Path, before: str = "", after: str = "") -> Iterator[None]:
+def folder_writable(folder: Path, before: str = "", after: str = "") -> Iterator[None]:
     """Turn an OSError into an EnrolmentError that says that the folder cannot be written.
 
     `before` is what has happened already, `after` what is to be done for it.
