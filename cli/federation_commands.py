@@ -114,7 +114,7 @@ def join_command(
     from fedpeer.peer.runtime.enrolment import fetch_model
     from fedpeer.peer.runtime.enrolment import join_federation as ask
     from fedpeer.peer.runtime.invitation import Token
-    from fedpeer.peer.runtime.invitation_files import new_folder, write_peer
+    from fedpeer.peer.runtime.invitation_files import folder_writable, new_folder, write_peer
 
     problems: list[ConfigProblem] = []
     options = Token.read(token)
@@ -128,15 +128,16 @@ def join_command(
         key = Ed25519PrivateKey.generate()
         has_model = asyncio.run(fetch_model(options, building / MODEL))
         admission = asyncio.run(ask(options, key))
-        entry = admission.roster.by_id[options.peer]
-        own = joined_peer(entry, local(source) if data else source, board, own_place)
-        write_peer(
-            building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
-        )
-        if admission.contract is not None:
-            write_contract(contract_file(building / "roster.json"), admission.contract)
-        if has_model:
-            _put_model(building)
+        own = joined_peer(admission.roster.by_id[options.peer], local(source) if data else source, board, own_place)
+        lost = f", after  fedpeer revoke {options.peer}  and another invitation, since its key is lost"
+        with folder_writable(place, f"{options.peer} was admitted, but ", lost):
+            write_peer(
+                building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
+            )
+            if admission.contract is not None:
+                write_contract(contract_file(building / "roster.json"), admission.contract)
+            if has_model:
+                _put_model(building)
     file = place / f"{options.peer}.yaml"
     print(f'{options.peer} is now a member of "{admission.roster.federation}". Its folder is {place}.\n')
     if data is None:

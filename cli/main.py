@@ -34,7 +34,7 @@ from fedpeer.cli import (
     update,
     use_commands,
 )
-from fedpeer.cli.outcome import outcome_of
+from fedpeer.cli.outcome import flush_streams, outcome_of
 from fedpeer.cli.setting_options import WithDefaults
 from fedpeer.exit_codes import EXIT_STOPPED, EXIT_TEMPORARY
 
@@ -102,12 +102,8 @@ def main() -> None:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that is not UTF-8 shows ? instead of a traceback
     code = run(sys.argv[1:])
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader of our output stopped reading, as `head` does: no error
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    flush_streams()
     if code in (EXIT_STOPPED, EXIT_TEMPORARY):
-        sys.stderr.flush()
         # A normal exit can spend a second on unloading torch, and fails if torch is only half loaded.
         os._exit(code)
     sys.exit(code)

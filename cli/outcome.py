@@ -7,6 +7,8 @@ Ctrl-C.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
 import tempfile
 import time
@@ -46,8 +48,24 @@ def outcome_of(command: Callable[[], object], arguments: Sequence[str]) -> int:
 
 
 def _printed(text: str, code: int) -> int:
-    print(text, file=sys.stderr)
+    with contextlib.suppress(OSError):  # nobody can read it, and the exit code says it, too
+        print(text, file=sys.stderr)
     return code
+
+
+def flush_streams() -> None:
+    """Flush both standard streams before the process ends.
+
+    What standard error does not take is dropped, or Python would end with a code of its own. So is what remains on
+    standard output if its reader has stopped reading, as `head` does, which is no error.
+    """
+    for stream, passes in ((sys.stdout, BrokenPipeError), (sys.stderr, OSError)):
+        if stream is None:  # the process was started without
+            continue
+        try:
+            stream.flush()
+        except passes:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _usage(error: Any) -> str:

@@ -69,6 +69,7 @@ def _run(
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
 ) -> int:
     """Run a peer; `loaded` has data sets that need not be loaded again, by choice."""
+    from fedpeer.cli.outcome import flush_streams
     from fedpeer.cli.peer_config import load_peer
 
     peer = load_peer(config, ", so nothing was started")
@@ -94,15 +95,12 @@ def _run(
             again = load_peer(config, ", so it was not started again")
             process = PeerProcess(prepare_peer(again.file, again.federation, load), quiet=quiet)
             stop = await process.run()
-        if sys.stderr.isatty():
-            typer.echo(f"{peer.file.id}: {stop.text}", err=True)
-        else:
-            _log(peer.file.id, "stopped", stop.text, stop.code)
+        _log(peer.file.id, "stopped", stop.text, stop.code, plain=True)
         return stop.code
 
     code = asyncio.run(run())
     if process.training:  # everything is saved and logged; see `Trainer`
-        sys.stdout.flush()
+        flush_streams()
         os._exit(code)
     return code
 
@@ -170,9 +168,13 @@ def _ended(peer: str, code: int) -> None:
     _log(peer, "ended", f"its process ended{f' with {how_ended(code)}' if code else ''}", code)
 
 
-def _log(peer: str, what: str, text: str, code: int) -> None:
-    """Write one line to standard error in the log's format, after the log is closed."""
+def _log(peer: str, what: str, text: str, code: int, *, plain: bool = False) -> None:
+    """Write one line to standard error in the log's format, after the log is closed; `plain`: on a terminal without."""
     from fedpeer.peer.runtime.logs import LogLine, for_stream
+    from fedpeer.peer.runtime.lossy_stream import LossyStream
 
+    if plain and (terminal := LossyStream(sys.stderr)).is_terminal:
+        terminal.write(f"{peer}: {text}\n")
+        return
     level: Level = "error" if code else "info"
     for_stream(peer, sys.stderr)(LogLine(t=time.time(), level=level, what=what, text=text, fields={"code": code}))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
+from fedpeer.config.address import PeerUrl
 from fedpeer.peer.runtime.authority import Authority
 from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.identity import expecting, shared_client_context
@@ -20,7 +21,8 @@ from fedpeer.peer.wire.roster import AUTHORITY, Roster, to_bytes
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes
 from fedpeer.peer.wire.versions import NEWEST, OLDEST
 
-#: Most peers to send it to. One would do, since each passes it on; so many are not all down or cut off at once.
+#: Most peers to send it to, first those to which others can connect. One would do, since each passes it on; so many are
+#: not all down or cut off at once.
 _TOLD_MAX = 32
 #: Seconds for all of them together; a machine that is off takes the five seconds of a connection attempt.
 _ANNOUNCE_SECONDS = 15.0
@@ -33,7 +35,8 @@ async def announce(
 
     Returns for each peer "" if it accepted, else why it did not; a peer's failure never raises.
     """
-    entries = [entry for entry in roster.entries if entry.id != without][:_TOLD_MAX]
+    others = [entry for entry in roster.entries if entry.id != without]
+    entries = sorted(others, key=lambda entry: not PeerUrl.read(entry.address).reachable)[:_TOLD_MAX]
     found: dict[str, str] = {}
     done = asyncio.Event()
     news: Contract | RosterNews = RosterNews(number=roster.number, text=to_bytes(roster))

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -88,7 +89,8 @@ def open_authority(folder: Path) -> Authority:
 def change_roster(authority: Authority, change: Change) -> Roster:
     """Replace the roster by the changed one, here and in the peers' folders beside it, and return it.
 
-    Raises EnrolmentError or RosterError; then nothing has changed.
+    A copy that cannot be written stays as it is: other peers send the new one. Raises EnrolmentError, RosterError or
+    OSError; then nothing has changed.
     """
     lock = take_lock(authority.folder / "authority" / "lock", patience=_LOCK_PATIENCE)
     if lock is None:
@@ -97,7 +99,8 @@ def change_roster(authority: Authority, change: Change) -> Roster:
         roster = change(authority.roster, authority.identity.key)
         _replace(authority.folder / "roster.json", roster)
         for path in authority.folder.glob("*/roster.json"):
-            _bring_up(path, roster)
+            with suppress(OSError):
+                _bring_up(path, roster)
     finally:
         os.close(lock)
     return roster
@@ -106,7 +109,7 @@ def change_roster(authority: Authority, change: Change) -> Roster:
 def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> SignedContract:
     """Sign the next contract and write it here and in the peers' folders beside it.
 
-    The federation file that it was made from replaces the one before.
+    The federation file that it was made from replaces the one before. A copy that cannot be written stays as it is.
 
     Raises EnrolmentError or RosterError; then nothing has changed.
     """
@@ -123,14 +126,21 @@ def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> Si
             raise EnrolmentError(
                 f"The contract has more than {CONTRACT_BYTES_MAX:,} bytes; shorten the federation file."
             )
-        for roster in [authority.folder / "roster.json", *authority.folder.glob("*/roster.json")]:
+        _put(authority.folder, signed, file)
+        for roster in authority.folder.glob("*/roster.json"):
             if _ours(roster, public):
-                with replacing(roster.with_name("federation.yaml")) as temporary:
-                    temporary.write_bytes(file)
-                write_contract(contract_file(roster), signed)
+                with suppress(OSError):
+                    _put(roster.parent, signed, file)
     finally:
         os.close(lock)
     return signed
+
+
+def _put(folder: Path, signed: SignedContract, file: bytes) -> None:
+    """Write a contract, and the federation file that it was made from, into a folder."""
+    with replacing(folder / "federation.yaml") as temporary:
+        temporary.write_bytes(file)
+    write_contract(contract_file(folder / "roster.json"), signed)
 
 
 def _ours(roster: Path, authority: bytes) -> bool:

@@ -83,6 +83,21 @@ class _Queue:
 
 
 @dataclass(slots=True)
+class _Timer:
+    """A call that is due later; setting another one cancels it."""
+
+    handle: asyncio.TimerHandle | None = None
+
+    def set(self, seconds: float, call: Callable[..., object], *arguments: object) -> None:
+        self.cancel()
+        self.handle = asyncio.get_running_loop().call_later(seconds, call, *arguments)
+
+    def cancel(self) -> None:
+        if self.handle is not None:
+            self.handle.cancel()
+
+
+@dataclass(slots=True)
 class _Link:
     """One neighbor.
 
@@ -97,6 +112,8 @@ class _Link:
     attempts     what has come of them so far
     wanted       when such a connection is opened; infinite: nobody wants one
     posts        frames that are being posted
+    turning, reopening, improvement
+                 when posts turn to the connection for both directions, another one is opened, or a direct one is tried
     """
 
     small: _Queue
@@ -113,6 +130,9 @@ class _Link:
     rest_until: float = 0.0
     woken: float = -math.inf
     failure: str = ""
+    turning: _Timer = field(default_factory=_Timer)
+    reopening: _Timer = field(default_factory=_Timer)
+    improvement: _Timer = field(default_factory=_Timer)
 
     @property
     def meets(self) -> bool:
@@ -125,7 +145,7 @@ class _Link:
             self.two_way.retire()
         self.two_way = two_way
         self.met.set()
-        asyncio.get_running_loop().call_later(_CONNECTS_S, self._turn_to, two_way)
+        self.turning.set(_CONNECTS_S, self._turn_to, two_way)
 
     def _turn_to(self, two_way: TwoWayLink) -> None:
         for post, frame in self.posts.items():
@@ -262,6 +282,8 @@ class PeerLinks:
         link = self._links.pop(peer, None)
         if link is None:
             return
+        for timer in (link.turning, link.reopening, link.improvement):
+            timer.cancel()
         for queue in (link.small, link.bulk):
             queue.waiting.clear()
             queue.urgent.clear()
@@ -278,7 +300,8 @@ class PeerLinks:
         """End a connection, or its opening, after so many seconds, or when all end."""
         self._forgotten.add(connection)
         connection.add_done_callback(self._forgotten.discard)
-        asyncio.get_running_loop().call_later(seconds, connection.cancel)
+        timer = asyncio.get_running_loop().call_later(seconds, connection.cancel)
+        connection.add_done_callback(lambda ended: timer.cancel())
 
     async def close(self) -> None:
         """End all connections; queued frames are dropped without a report."""
@@ -345,21 +368,18 @@ class PeerLinks:
     def _open_again(self, peer: str, link: _Link) -> None:
         """Open another connection soon if the other side cannot."""
 
-        def want() -> None:
-            if self._links.get(peer) is link:
-                self._want(peer, link, loop.time())
-
-        loop = asyncio.get_running_loop()
-        if self._outbound:
-            loop.call_at(max(link.attempts.again, loop.time() + self._limits.backoff_s), want)
+        if self._outbound and self._links.get(peer) is link:
+            clock = asyncio.get_running_loop().time
+            wait = max(link.attempts.again - clock(), self._limits.backoff_s)
+            link.reopening.set(wait, lambda: self._want(peer, link, clock()))
 
     def _improve_soon(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
-        wait = link.attempts.next_improvement()
-        asyncio.get_running_loop().call_later(wait, self._improve, peer, link, tls)
+        if self._links.get(peer) is link:
+            link.improvement.set(link.attempts.next_improvement(), self._improve, peer, link, tls)
 
     def _improve(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
         """Try to do without the peer that carries."""
-        if self._links.get(peer) is link and link.attempts.through and link.improving is None:
+        if link.attempts.through and link.improving is None:
             link.improving = asyncio.create_task(self._open_directly(peer, link, tls))
 
     async def _open_directly(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:

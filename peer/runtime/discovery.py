@@ -7,6 +7,7 @@ and its federation, which anybody on the network can read; so it is off by defau
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import importlib.util
 import ipaddress
 import socket
@@ -14,11 +15,16 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from fedpeer.config.address import Endpoint, PeerUrl, unspecified
+from fedpeer.config.address import Endpoint, PeerUrl, loopback, unspecified
+from fedpeer.peer.runtime.transient import pauses
 
 _SERVICE = "_fedpeer._tcp.local."
 #: Milliseconds to wait for the address of an announced service; it answers at once or not at all.
 _ANSWER_MS = 3000
+#: Most announcements that are asked about at once: anybody on the network can send any number of them.
+_ASKED_MAX = 64
+#: Most seconds between two attempts on a machine that has no network.
+_AGAIN_S_MAX = 60.0
 #: Where the question goes, and an IPv6 address (RFC 3849) whose route shows this machine's own global one.
 _MULTICAST, _FAR, _MULTICAST_PORT = "224.0.0.251", "2001:db8::1", 5353
 
@@ -28,65 +34,115 @@ class DiscoveryError(Exception):
 
 
 class Discovery:
-    """Announces this peer and looks for others, from `start` to `stop`, on the running event loop.
+    """Announces this peer and looks for others while it `run`s, on the running event loop.
 
     at       host and port that this peer listens on
-    found    called with the id and the URL of each peer of this federation that is found
+    member   returns whether there is a peer of this id: others are not looked at, since anybody can announce them
+    found    called with the id and the URL of each other peer of this federation that is found; None: it is gone
+    say      called with a sentence if this machine has no multicast DNS now; it is tried again
     """
 
-    def __init__(self, federation: bytes, peer: str, at: Endpoint, found: Callable[[str, str], None]) -> None:
+    def __init__(
+        self,
+        federation: bytes,
+        peer: str,
+        at: Endpoint,
+        *,
+        member: Callable[[str], bool],
+        found: Callable[[str, str | None], None],
+        say: Callable[[str], None] = lambda text: None,
+    ) -> None:
         if importlib.util.find_spec("zeroconf") is None:
             raise DiscoveryError(
                 "discovery: true needs zeroconf; run pip install fedpeer[discovery], or remove the setting"
             )
-        self._federation, self._peer, self._at, self._found = federation.hex(), peer, at, found
+        self._federation, self._peer, self._at = federation.hex(), peer, at
+        self._member, self._found, self._say = member, found, say
         self._asking: set[asyncio.Task[None]] = set()
+        self._names: dict[str, str] = {}  # of the last announcement of each peer that was found
 
-    async def start(self) -> None:
-        from zeroconf import ServiceStateChange
+    async def run(self) -> None:
+        """Announce and look until cancelled; a machine without a network, or a network without it, ends nothing."""
+        from zeroconf import Error
+
+        told = False
+        for pause in pauses(most=_AGAIN_S_MAX):
+            try:
+                await self._announce_and_look()
+            except (OSError, Error) as problem:
+                if not told:
+                    self._say(f"no peer is looked for by multicast DNS now ({problem}); this is tried again")
+                told = True
+            await asyncio.sleep(pause)
+
+    async def _announce_and_look(self) -> None:
+        from zeroconf import Error, ServiceStateChange
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
-        self._zeroconf = AsyncZeroconf()
-        self._info = AsyncServiceInfo(
+        hosts = _reached_at(self._at.host)
+        info = AsyncServiceInfo(
             _SERVICE,
-            f"{self._peer}-{self._federation[:12]}.{_SERVICE}",
+            f"{_label(self._federation, self._peer)}.{_SERVICE}",
             port=self._at.port,
-            addresses=[ipaddress.ip_address(host).packed for host in _reached_at(self._at.host)],
+            addresses=[ipaddress.ip_address(host).packed for host in hosts],
             properties={"federation": self._federation, "peer": self._peer},
         )
-        await self._zeroconf.async_register_service(self._info, allow_name_change=True)
+        zeroconf = AsyncZeroconf()
 
         def changed(zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
-            if state_change is not ServiceStateChange.Removed:
-                task = asyncio.ensure_future(self._ask(name))
+            if state_change is ServiceStateChange.Removed:
+                self._gone(name)
+            elif len(self._asking) < _ASKED_MAX:
+                task = asyncio.ensure_future(self._ask(zeroconf, name, near=any(map(loopback, hosts))))
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
 
-        self._browser = AsyncServiceBrowser(self._zeroconf.zeroconf, [_SERVICE], handlers=[changed])
+        try:
+            await zeroconf.async_register_service(info, allow_name_change=True)
+            browser = AsyncServiceBrowser(zeroconf.zeroconf, [_SERVICE], handlers=[changed])
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await browser.async_cancel()
+        finally:
+            for task in self._asking:
+                task.cancel()
+            await asyncio.gather(*self._asking, return_exceptions=True)
+            with suppress(OSError, Error):
+                await zeroconf.async_unregister_all_services()
+            await zeroconf.async_close()
 
-    async def _ask(self, name: str) -> None:
-        """Report the peer behind an announcement if it is of our federation and complete."""
+    async def _ask(self, zeroconf: Any, name: str, *, near: bool) -> None:
+        """Report the peer behind an announcement if it is of our federation, complete, and can be reached from here.
+
+        An address of loopback is another machine's own, unless this peer is reached at one, too (`near`).
+        """
+        from zeroconf import Error
         from zeroconf.asyncio import AsyncServiceInfo
 
-        info = AsyncServiceInfo(_SERVICE, name)
-        if not await info.async_request(self._zeroconf.zeroconf, _ANSWER_MS):
+        try:
+            info = AsyncServiceInfo(_SERVICE, name)
+            if not await info.async_request(zeroconf, _ANSWER_MS):
+                return
+            properties, hosts, port = info.decoded_properties, info.parsed_addresses(), info.port
+        except (OSError, ValueError, Error):  # what no peer announces
             return
-        properties = {key: value for key, value in info.decoded_properties.items() if value is not None}
-        hosts = [host for host in info.parsed_addresses() if not ipaddress.ip_address(host).is_link_local]
-        if (
-            properties.get("federation") == self._federation
-            and hosts
-            and info.port
-            and properties.get("peer", self._peer) != self._peer
-        ):
-            self._found(str(properties["peer"]), str(PeerUrl("https", Endpoint(hosts[0], info.port))))
+        hosts = [host for host in hosts if not ipaddress.ip_address(host).is_link_local and loopback(host) <= near]
+        peer = str(properties.get("peer"))
+        others = properties.get("federation") == self._federation and peer != self._peer and self._member(peer)
+        if others and hosts and port:
+            self._names[peer] = name
+            self._found(peer, str(PeerUrl("https", Endpoint(hosts[0], port))))
 
-    async def stop(self) -> None:
-        for task in self._asking:
-            task.cancel()
-        await self._browser.async_cancel()
-        await self._zeroconf.async_unregister_all_services()
-        await self._zeroconf.async_close()
+    def _gone(self, name: str) -> None:
+        for peer in [peer for peer, last in self._names.items() if last == name]:
+            del self._names[peer]
+            self._found(peer, None)
+
+
+def _label(federation: str, peer: str) -> str:
+    """Return the first part of this peer's name in DNS, of at most 63 letters, for people; nothing is read from it."""
+    return f"{peer[:40]}-{hashlib.blake2b(f'{federation} {peer}'.encode(), digest_size=6).hexdigest()}"
 
 
 def _reached_at(host: str) -> list[str]:

@@ -51,6 +51,10 @@ INVITED = Limits(connections=64, connections_per_peer=16)
 LATE_MAX, IDLE_SECONDS = 32, 15.0
 #: Seconds for the last answer to leave when the listener closes.
 _GOODBYE_SECONDS = 5.0
+#: Attempts of a joining peer if its answer is lost on the way, and seconds for which the listener waits for the next.
+_ATTEMPTS, _ASKS_AGAIN_SECONDS = 3, 60.0
+#: What is raised if a connection ends before the whole answer has come.
+_CUT = (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientOSError)
 #: Most characters of another machine's sentence that are shown.
 _TEXT_MAX = 400
 
@@ -59,7 +63,7 @@ _TEXT_MAX = 400
 async def listening(
     invitation: Invitation, where: str, clock: Callable[[], float]
 ) -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """Listen for the joining peer; yield the port and an event that is set once a peer was admitted.
+    """Listen for the joining peer; yield the port and an event that is set once a peer was admitted and has its answer.
 
     Raises EnrolmentError if it is not possible to listen there.
     """
@@ -78,11 +82,17 @@ async def listening(
 
     async def join(asking: web.Request) -> web.Response:
         answer = invitation.answer(await body_of(asking), clock(), asking.remote or "")
-        if invitation.taken is not None:
-            over.set()
         if isinstance(answer, Denied):
             return await deny(answer)
-        return web.Response(body=answer, content_type="application/json")
+        response = web.Response(body=answer, content_type="application/json")
+        try:
+            await response.prepare(asking)
+            await response.write_eof()
+        except ConnectionError:  # it has gone, and asks again
+            asyncio.get_running_loop().call_later(_ASKS_AGAIN_SECONDS, over.set)
+        else:
+            over.set()
+        return response
 
     async def model(asking: web.Request) -> web.StreamResponse:
         answer = invitation.model(await body_of(asking), clock(), asking.remote or "")
@@ -105,6 +115,10 @@ async def listening(
     finally:
         late.let_go()
         await visitors.stop()
+
+
+class _AnswerLostError(EnrolmentError):
+    """The request may have arrived, and the answer has not."""
 
 
 class DelayedAnswers:
@@ -167,12 +181,22 @@ async def invite(
 
 
 async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
-    """Ask for admission with a key made here, and return the authority's answer. Raises EnrolmentError."""
+    """Ask for admission with a key made here, and return the authority's answer. Raises EnrolmentError.
+
+    If the answer is lost on its way, it is asked for again.
+    """
     body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
-    async with _asking(token, "join", body, aiohttp.ClientTimeout(total=_REQUEST_SECONDS)) as answer:
-        text = await _bounded(answer)
-        if answer.status != 200:
-            raise EnrolmentError(_denial(text))
+    for attempt in range(1, _ATTEMPTS + 1):
+        try:
+            async with _asking(token, "join", body, aiohttp.ClientTimeout(total=_REQUEST_SECONDS)) as answer:
+                text = await _bounded(answer)
+        except _AnswerLostError:
+            if attempt == _ATTEMPTS:
+                raise
+        else:
+            break
+    if answer.status != 200:
+        raise EnrolmentError(_denial(text))
     return read_admission(text, token, key)
 
 
@@ -210,8 +234,14 @@ async def _asking(
         ):
             yield answer
     except (aiohttp.ClientError, TimeoutError) as error:
+        why = f"at {token.listener}: {link_reason(error)}. "
+        if isinstance(error, _CUT) and not isinstance(error, aiohttp.ClientConnectorError):
+            raise _AnswerLostError(
+                f"The inviting machine gave no answer {why}If it says that {token.peer} has joined, run there  "
+                f"fedpeer revoke {token.peer}  and invite it again."
+            ) from None
         raise EnrolmentError(
-            f"The inviting machine cannot be reached at {token.listener}: {link_reason(error)}. "
+            f"The inviting machine cannot be reached {why}"
             "Check that fedpeer invite still waits there and that no firewall blocks the port."
         ) from None
 

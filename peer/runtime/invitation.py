@@ -137,11 +137,16 @@ class Invitation:
         self.peer, self.address, self.models, self.start = peer, address, models, start
         self.wrong = WrongSecrets()
         self.taken: Roster | None = None
+        self._used = b"", b""  # the request that was admitted, and its answer
 
     def answer(self, body: bytes, now: float, address: str = "") -> bytes | Denied:
-        """Return the admission as bytes, once, to the client at this address; otherwise the reason for the refusal."""
+        """Return the admission as bytes, to one client, at this address; otherwise the reason for the refusal.
+
+        The same request gets the same answer again: the first one may have been lost on its way.
+        """
         if self.taken is not None:
-            return Denied(410, "This invitation has already been used; ask for another one.")
+            used = Denied(410, "This invitation has already been used; ask for another one.")
+            return self._used[1] if hmac.compare_digest(body, self._used[0]) else used
         if now >= self.expires:
             return Denied(410, "This invitation has expired; ask for another one.")
         try:
@@ -149,7 +154,10 @@ class Invitation:
             secret, wanted = bytes.fromhex(options["secret"]), str(options["request"])
         except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
-        return self._unknown(secret, address) or self._admit(wanted)
+        answer = self._unknown(secret, address) or self._admit(wanted)
+        if isinstance(answer, bytes):
+            self._used = body, answer
+        return answer
 
     def model(self, body: bytes, now: float, address: str = "") -> Path | Denied | None:
         """Return the file of the federation's initial model to a client that will join; None if there is none."""

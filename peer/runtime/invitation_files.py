@@ -168,13 +168,29 @@ simulation: {simulation}
 def new_folder(folder: Path) -> Iterator[Path]:
     """Yield an empty folder that at the end becomes `folder` as a whole, or not at all. Raises EnrolmentError."""
     refuse_existing(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+    with folder_writable(folder):
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
+        try:
+            yield place
+            place.replace(folder)
+        finally:
+            shutil.rmtree(place, ignore_errors=True)
+
+
+@contextmanager
+def folder_writable(folder: Path, before: str = "", after: str = "") -> Iterator[None]:
+    """Turn an OSError into an EnrolmentError that says that the folder cannot be written.
+
+    `before` is what has happened already, `after` what is to be done for it.
+    """
     try:
-        yield place
-        place.replace(folder)
-    finally:
-        shutil.rmtree(place, ignore_errors=True)
+        yield
+    except OSError as problem:
+        raise EnrolmentError(
+            f"{before}{folder} cannot be written ({problem.strerror or problem}); make room there, or name another "
+            f"folder{after}."
+        ) from None
 
 
 def refuse_existing(folder: Path) -> None:

@@ -8,8 +8,6 @@ neither disk nor screen. Any text here may come from a stranger: control charact
 
 from __future__ import annotations
 
-import io
-import os
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
@@ -19,6 +17,8 @@ from typing import Any, Literal, TextIO
 from rich.console import Console
 from rich.text import Text
 
+from fedpeer.peer.runtime.line_file import LineFile
+from fedpeer.peer.runtime.lossy_stream import LossyStream
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
@@ -30,9 +30,18 @@ WINDOW_S = 10.0
 LINES_MAX = 10
 #: Names of lines that come in every round; of these one is logged at once, and one at the end of a window.
 _ROUTINE = {"round"}
-#: Names of lines that say in which state a peer is: one that came before is logged again if another came in between, or
-#: who reads "peer2 is dead" would believe it until the window ends.
-_STATES = {"membership"}
+#: Names of lines that say in which state something is, and what: of each peer, or group, such a line is logged again if
+#: another came in between, or who reads "peer2 is dead" would believe it until the window ends.
+_STATES: Mapping[str, str] = {
+    "membership": "membership",
+    "link_down": "link",
+    "link_up": "link",
+    "coordinator": "coordinator",
+    "rounds_paused": "rounds",
+    "rounds_resumed": "rounds",
+    "persist_failed": "disk",
+    "saving_again": "disk",
+}
 #: Most characters of one line's text: more than any sentence of ours, and a bound for a stranger's.
 TEXT_MAX = 400
 #: Most characters of a name that a sender claims for itself; ids of a roster have at most 63.
@@ -95,14 +104,15 @@ def line_of(effect: Note | RejectEffect, t: float) -> LogLine:
 
 @dataclass(slots=True)
 class _Window:
-    """Lines of one name in one time window.
+    """Lines of one name, or about one state, in one time window.
 
     began     its start
     lines     lines logged since, by text
     again     how often each of these came again without being logged
     logged    number of lines logged since
     newest    text of the line that came last
-    crowded   last line that was held back because there were too many, with the number of those before it
+    crowded   by level the last line that was held back because there were too many, with the number of those before it:
+              a sink may want those of one level, and not the others
     """
 
     began: float
@@ -110,7 +120,7 @@ class _Window:
     again: dict[str, int] = field(default_factory=dict)
     logged: int = 0
     newest: str = ""
-    crowded: LogLine | None = None
+    crowded: dict[Level, LogLine] = field(default_factory=dict)
 
 
 class Log:
@@ -133,7 +143,7 @@ class Log:
         self.sinks = list(sinks)
         self._least = _LEVELS.index(level)
         self._clock, self._ticking = clock, ticking
-        self._windows: dict[str, _Window] = {}  # by name: bounded, since names are fixed
+        self._windows: dict[tuple[str, ...], _Window] = {}  # bounded: names are fixed, peers are those of the roster
 
     def on_effect(self, effect: Note | RejectEffect) -> None:
         """Log a note or a rejection of the node."""
@@ -143,12 +153,15 @@ class Log:
         """Log a line, now or as one of many at the end of its window."""
         if _LEVELS.index(line.level) < self._least:
             return
-        window = self._windows.get(line.what)
+        key = _window_of(line)
+        window = self._windows.get(key)
         if window is None or self._over(window):
-            self._end(line.what)
-            window = self._windows[line.what] = _Window(self._ticking())
+            self._end(key)
+            window = self._windows[key] = _Window(self._ticking())
         changed = line.what in _STATES and line.text != window.newest
         window.newest = line.text
+        if changed:
+            self._say_repeats(window)  # later they would say that the state before is this one
         if line.text in window.lines and not changed:
             window.again[line.text] = window.again.get(line.text, 0) + 1
         elif window.logged < (1 if line.what in _ROUTINE else LINES_MAX):
@@ -156,33 +169,45 @@ class Log:
             window.logged += 1
             self._out(line)
         else:
-            window.crowded = replace(line, more=window.crowded.more + 1 if window.crowded else 0)
+            before = window.crowded.get(line.level)
+            window.crowded[line.level] = replace(line, more=before.more + 1 if before else 0)
 
     def tick(self) -> None:
         """Log the lines of all windows that are over."""
-        for what in [what for what, window in self._windows.items() if self._over(window)]:
-            self._end(what)
+        for key in [key for key, window in self._windows.items() if self._over(window)]:
+            self._end(key)
 
     def close(self) -> None:
         """Log everything that was held back."""
-        for what in list(self._windows):
-            self._end(what)
+        for key in list(self._windows):
+            self._end(key)
 
     def _over(self, window: _Window) -> bool:
         return self._ticking() - window.began >= WINDOW_S
 
-    def _end(self, what: str) -> None:
-        window = self._windows.pop(what, None)
+    def _end(self, key: tuple[str, ...]) -> None:
+        window = self._windows.pop(key, None)
         if window is None:
             return
+        self._say_repeats(window)
+        for line in sorted(window.crowded.values(), key=lambda line: line.t):
+            self._out(line)
+
+    def _say_repeats(self, window: _Window) -> None:
         for text, count in window.again.items():
             self._out(replace(window.lines[text], t=self._clock(), more=count - 1))
-        if window.crowded:
-            self._out(window.crowded)
+        window.again.clear()
 
     def _out(self, line: LogLine) -> None:
         for sink in self.sinks:
             sink(line)
+
+
+def _window_of(line: LogLine) -> tuple[str, ...]:
+    """Return the lines with which this one shares a window."""
+    if line.what not in _STATES:
+        return (line.what,)
+    return _STATES[line.what], str(line.fields.get("peer") or line.fields.get("group") or "")
 
 
 def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
@@ -196,68 +221,65 @@ def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine
     return filtered
 
 
-class Terminal:
-    """Sink for a person: time, level in its color, peer, sentence."""
+class StreamLog:
+    """Sink to a stream such as standard error, in the form that `shown` gives a line.
+
+    Lines that the stream does not take are counted in `lost`; the next one that it takes comes after their number.
+    """
+
+    def __init__(self, stream: LossyStream, shown: Callable[[LogLine], str]) -> None:
+        self._stream, self._shown, self.lost = stream, shown, 0
+
+    def __call__(self, line: LogLine) -> None:
+        before = self._shown(_lines_lost(self.lost, line.t)) if self.lost else ""
+        self.lost = 0 if self._stream.write(before + self._shown(line)) else self.lost + 1
+
+
+def _lines_lost(count: int, t: float) -> LogLine:
+    text = f"{count:,} {'lines are' if count > 1 else 'line is'} missing here: nothing could be written"
+    return LogLine(t=t, level="warning", what="lines_lost", text=text, fields={"lines": count})
+
+
+class TerminalForm:
+    """Form of a line for a person: time, level in its color, peer, sentence."""
 
     def __init__(self, peer: str, console: Console) -> None:
         self.peer, self.console = peer, console
 
-    def __call__(self, line: LogLine) -> None:
+    def __call__(self, line: LogLine) -> str:
         clock = time.strftime("%H:%M:%S", time.localtime(line.t))
         words = Text.assemble(
             (clock, "dim"), " ", (f"{line.level:<7}", _COLOURS[line.level]), f" {self.peer}  {line.text}"
         )
         if line.more:
             words.append(f" (and {line.more:,} more like it)", "dim")
-        self.console.print(words, soft_wrap=True)
-
-
-class JsonLinesLog:
-    """Sink for machines: JSON lines, on a stream that is not a terminal."""
-
-    def __init__(self, peer: str, stream: TextIO) -> None:
-        self.peer, self.stream = peer, stream
-
-    def __call__(self, line: LogLine) -> None:
-        self.stream.write(dumps({"peer": self.peer, **line.as_json()}) + "\n")  # one write: others may share the stream
-        self.stream.flush()
+        with self.console.capture() as shown:
+            self.console.print(words, soft_wrap=True)
+        return shown.get()
 
 
 class LogFile:
     """Sink to `log.jsonl` in the state folder, at most `_FILE_BYTES_MAX` long; the file before it is `log.jsonl.1`.
 
-    A full disk must not end a peer: a line that cannot be written is only counted in `lost`.
+    A full disk must not end a peer: lines that cannot be written are counted in `lost`, and their number comes before
+    the next one.
     """
 
     def __init__(self, path: Path, bytes_max: int = _FILE_BYTES_MAX) -> None:
-        self.path, self.bytes_max, self.lost = path, bytes_max, 0
-        self._file: io.BufferedIOBase | None = None
+        self._file, self.lost = LineFile(path, bytes_max), 0
 
     def __call__(self, line: LogLine) -> None:
-        data = dumps(line.as_json()).encode("utf-8", "replace") + b"\n"
-        try:
-            self._room_for(len(data)).write(data)
-        except OSError:
-            self.lost += 1
-            self.close()
-
-    def _room_for(self, size: int) -> io.BufferedIOBase:
-        if self._file is not None and self._file.tell() + size > self.bytes_max:
-            self.close()
-            os.replace(self.path, self.path.with_name(f"{self.path.name}.1"))
-        if self._file is None:
-            self._file = self.path.open("ab", buffering=0)  # type: ignore[assignment]  # raw: each line is one write
-        assert self._file is not None
-        return self._file
+        lines = [_lines_lost(self.lost, line.t), line] if self.lost else [line]
+        data = b"".join(dumps(each.as_json()).encode("utf-8", "replace") + b"\n" for each in lines)
+        self.lost = 0 if self._file.append(data) else self.lost + 1
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file.close()
 
 
-def for_stream(peer: str, stream: TextIO) -> Terminal | JsonLinesLog:
-    """Return the sink that suits the stream: a terminal's, else JSON lines."""
-    if stream.isatty():
-        return Terminal(peer, Console(file=stream, highlight=False, markup=False, emoji=False))
-    return JsonLinesLog(peer, stream)
+def for_stream(peer: str, stream: TextIO | None) -> StreamLog:
+    """Return the sink to this stream: for a person if it is a terminal, else JSON lines."""
+    lossy = LossyStream(stream)
+    if lossy.is_terminal:
+        return StreamLog(lossy, TerminalForm(peer, Console(file=stream, highlight=False, markup=False, emoji=False)))
+    return StreamLog(lossy, lambda line: dumps({"peer": peer, **line.as_json()}) + "\n")

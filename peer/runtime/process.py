@@ -144,7 +144,7 @@ class PeerProcess:
         self._failure: Exception | None = None
         self._mistakes = ReportedPlaces()
         self._asked_at: float | None = None
-        self._callers_told = False
+        self._callers_told, self._met_at = "", math.inf
         self._carriers: set[str] = set()
 
     @property
@@ -333,7 +333,6 @@ class PeerProcess:
             server.admission,
             carrier,
         )
-        self._serving_since = self._loop.time()
         lag = LoopLag()
         lag.start()
         at, discovery = "", None
@@ -345,8 +344,6 @@ class PeerProcess:
             await server.start(listening, server_context(identity) if identity else None)
             where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
             self._say(Note("info", "started", f"{at or 'outbound only: it opens all connections itself'}{where}"))
-            if discovery is not None:
-                await discovery.start()
             self._begun = True
             if listening is None:
                 self.feed(Unreachable())
@@ -354,6 +351,7 @@ class PeerProcess:
                 asyncio.create_task(self._pipeline.run()),
                 asyncio.create_task(self._tick()),
                 asyncio.create_task(self._look(lag)),
+                *([asyncio.create_task(discovery.run())] if discovery is not None else []),
             ]
             over = asyncio.create_task(self._over.wait())
             await asyncio.wait([over, *tasks], return_when=asyncio.FIRST_COMPLETED)
@@ -365,8 +363,6 @@ class PeerProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             lag.stop()
-            if discovery is not None:
-                await discovery.stop()
             await server.stop()
             await carrier.close()
             await self._post.close()
@@ -386,7 +382,14 @@ class PeerProcess:
         file = self._prepared.file
         if not file.discovery:
             return None
-        return Discovery(self._members.roster.federation_id, file.id, at, self._post.found.__setitem__)
+        return Discovery(
+            self._members.roster.federation_id,
+            file.id,
+            at,
+            member=lambda peer: peer in self._members.roster.by_id,
+            found=self._post.found.see,
+            say=lambda text: self._say(Note("warning", "discovery", text)),
+        )
 
     def _trap_signals(self) -> None:
         """Handle signals: Ctrl-C and SIGTERM pause, SIGUSR1 (`fedpeer leave`) leaves, a second Ctrl-C ends at once."""
@@ -495,20 +498,27 @@ class PeerProcess:
             self.feed(NewContract(contract))
 
     def _look_for_callers(self) -> None:
-        """Say once that others can connect to this peer, or that it has met others and none of them has."""
-        if self._callers_told or self._prepared.file.outbound:
+        """Say once that others can connect to this peer, or before that it has met others and none of them has."""
+        if self._callers_told == "reachable" or self._prepared.file.outbound:
             return
         state, first = self._node.state, self._server.reached
         if first is not None:
             by = f": {first} has connected" if first else ""
             told = Note("info", "reachable", f"reachable at {state.setup.address}{by}")
-        elif self._loop.time() - self._serving_since < UNREACHED_S or not any(o.met for o in state.others.values()):
+        elif self._callers_told or not self._waits_for_callers():
             return
         else:
             told = Note("warning", "outbound_only", _UNREACHED.format(address=state.setup.address))
             self.feed(Unreachable())
-        self._callers_told = True
+        self._callers_told = told.what
         self._say(told)
+
+    def _waits_for_callers(self) -> bool:
+        """Return whether it has met others a while ago, which could have connected since."""
+        if not any(other.met for other in self._node.state.others.values()):
+            return False
+        self._met_at = min(self._met_at, self._loop.time())
+        return self._loop.time() - self._met_at >= UNREACHED_S
 
     def _look_at_trackers(self) -> None:
         """Say which trackers have failed."""

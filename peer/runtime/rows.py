@@ -1,23 +1,28 @@
 """`metrics.jsonl` of a real peer: one line per round, with its scores and traffic.
 
-A round with an evaluation is written once its scores are known. After a restart the file is continued; a round that is
-repeated then is written again, and the later line counts.
+A round with an evaluation is written once its scores are known. After a restart the file is continued. The last round
+before it keeps its row; if the process ended before its scores were known, it is written again with them, and the later
+line of a round counts.
 """
 
 from __future__ import annotations
 
+import json
+import os
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from fedpeer.peer.runtime.counters import finite
+from fedpeer.peer.runtime.line_file import LineFile
 from fedpeer.peer.state.events import Evaluated, Note
 from fedpeer.runs.disk import dumps
 
 #: Most rounds that wait for their scores: an evaluation takes less than a round, or the trainer would fall behind.
 WAITING_MAX = 16
+#: Bytes at the end of the file in which the row of the last round is looked for; one has some hundred.
+_TAIL_BYTES = 1 << 18
 
 
 class Rows:
@@ -26,7 +31,7 @@ class Rows:
     Args:
         path: the file.
         score: name of the score, "accuracy" or "error".
-        round: that the peer is in.
+        round: that the peer is in; those before it are done.
         tell: gets each row, too.
     """
 
@@ -35,8 +40,9 @@ class Rows:
     ) -> None:
         self._score = score
         self._tell = tell
-        self._path = path
-        self._waiting: dict[int, dict[str, Any]] = {}
+        self._file = LineFile(path)
+        self._kept = _row_of(path, round - 1)
+        self._waiting: dict[int, dict[str, Any]] = {} if self._kept is None else {round - 1: dict(self._kept)}
         self._scores: dict[int, Evaluated] = {}
         self._messages = self._bytes = 0
         self._began = time.monotonic()
@@ -61,7 +67,9 @@ class Rows:
             "weight": note.fields["weights"],
         }
         self._began, self._messages, self._bytes = now, 0, 0
-        self._waiting[int(str(row["round"]))] = row
+        number = int(str(row["round"]))
+        if self._kept is None or number != self._kept["round"]:  # its exchanges were counted before the restart
+            self._waiting[number] = row
         while len(self._waiting) > WAITING_MAX:
             self._write(self._waiting.pop(next(iter(self._waiting))))
         self._flush()
@@ -87,14 +95,31 @@ class Rows:
             self._write(row)
 
     def _write(self, row: dict[str, Any]) -> None:
+        if row == self._kept:
+            return
         self._tell(row)
-        line = (dumps(row) + "\n").encode("utf-8")
-        with suppress(OSError), self._path.open("ab", buffering=0) as file:
-            written = file.write(line)
-            if written < len(line):  # no room for the rest
-                file.truncate(file.tell() - written)
+        self._file.append((dumps(row) + "\n").encode("utf-8"))
+        self._file.close()  # a person may move it away
 
     def close(self) -> None:
         """Write the rows that wait."""
         for row in self._waiting.values():
             self._write(row)
+
+
+def _row_of(path: Path, round: int) -> dict[str, Any] | None:
+    """Return the last row of this round that is in the file; None if there is none near its end."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().splitlines()
+    except OSError:
+        return None
+    for line in reversed(lines):
+        try:
+            row = json.loads(line)
+        except ValueError:  # cut short, or begun before the part that was read
+            continue
+        if isinstance(row, dict) and row.get("round") == round:
+            return row
+    return None

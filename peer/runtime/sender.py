@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import Callable, Iterable
 from functools import partial
@@ -10,6 +11,7 @@ from fedpeer.peer.node.node import Node
 from fedpeer.peer.runtime.admission import MessageAdmission
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.client import PeerLinks
+from fedpeer.peer.runtime.found_addresses import FoundAddresses
 from fedpeer.peer.runtime.identity import expecting, shared_client_context
 from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
 from fedpeer.peer.runtime.prepared import Prepared
@@ -27,7 +29,7 @@ from fedpeer.peer.wire.versions import CARRIES, LINKS, NEWEST
 class MessageSender:
     """Sends the node's messages. Create and close it on the running event loop.
 
-    `found` has the URLs of peers that discovery has seen, by id.
+    `found` has the URLs of peers that discovery has seen.
     """
 
     def __init__(
@@ -57,7 +59,7 @@ class MessageSender:
             carried=self._carried,
         )
         self._down: dict[str, set[str]] = {}  # peers that cannot be reached, and the reasons
-        self.found: dict[str, str] = {}
+        self.found = FoundAddresses()
 
     def send(self, send: Send) -> None:
         """Send a message once; the node repeats it where needed."""
@@ -108,14 +110,17 @@ class MessageSender:
         await self._links.close()
 
     def _address(self, peer: str) -> str | None:
-        """Return a peer's address: its latest advert's, else where discovery found it, else the roster's."""
+        """Return a peer's address: its latest advert's, else where discovery found it, else the roster's.
+
+        If discovery has found it, both are tried in turn.
+        """
         entry = self._members.roster.by_id.get(peer)
         if entry is None or peer not in self._node().state.peer_groups.roster.by_id:
             return None  # revoked while this waited for the disk
         statement = self._node().state.membership.last_statement(peer)
         if statement is not None and statement.advert is not None and statement.advert.address:
-            return statement.advert.address
-        return self.found.get(peer, entry.address)
+            return self.found.choose(peer, statement.advert.address, by_itself=True)
+        return self.found.choose(peer, entry.address, by_itself=False)
 
     def _context(self, shared: ssl.SSLContext, peer: str) -> ssl.SSLContext:
         return expecting(shared, self._members.roster.by_id[peer].key)
@@ -127,6 +132,7 @@ class MessageSender:
                 durable = self._node().durable
                 self._feed(MessageReceived(peer, durable.met.get(peer, 0), durable.incarnation, outcome))
             case LinkDown(reason=reason, refused=refused):
+                self.found.failed(peer, asyncio.get_running_loop().time())
                 if refused and self._node().consensus_by_group:
                     self._feed(NobodyListens(peer))
                 reasons = self._down.setdefault(peer, set())

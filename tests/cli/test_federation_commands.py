@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import socket
 import subprocess
@@ -12,6 +14,7 @@ from pathlib import Path
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePublicKey
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ruamel.yaml import YAML
 
 from fedpeer.cli.config import ConfigSource, load
@@ -21,8 +24,11 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.settings import TABLE_LEARNING
+from fedpeer.peer.runtime import enrolment, invitation_files
+from fedpeer.peer.runtime.authority import open_authority
+from fedpeer.peer.runtime.certificates import pem, request
 from fedpeer.peer.runtime.identity import examine_identity
-from fedpeer.peer.runtime.invitation import Token
+from fedpeer.peer.runtime.invitation import Admission, Invitation, Token, read_admission
 from fedpeer.peer.wire.roster import Roster, from_bytes
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
@@ -463,6 +469,38 @@ def test_an_authority_whose_key_others_can_read_signs_nothing(fedpeer: Fedpeer, 
     assert done.code == 2
     assert "chmod 600" in one_line(done.err)
     assert roster_in(tmp_path / "wards").number == 1
+
+
+def test_who_was_admitted_and_has_no_room_for_its_files_is_told_the_way_out(
+    fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fedpeer("init", "wards", "--peers", "1")
+    authority = open_authority(tmp_path / "wards")
+    invitation = Invitation(authority, "peer5", "https://127.0.0.1:7405", None, bytes(16), 60.0)
+    token = Token(bytes(16), authority.roster.authority, "peer5", "127.0.0.1:7400")
+
+    async def no_model(token: Token, place: Path) -> bool:
+        return False
+
+    async def ask(token: Token, key: Ed25519PrivateKey) -> Admission:
+        wanted = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
+        answer = invitation.answer(json.dumps(wanted).encode(), 0.0)
+        assert isinstance(answer, bytes)
+        return read_admission(answer, token, key)
+
+    def full(folder: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(enrolment, "fetch_model", no_model)
+    monkeypatch.setattr(enrolment, "join_federation", ask)
+    monkeypatch.setattr(invitation_files, "write_peer", full)
+    outcome = fedpeer("join", str(token), "--folder", "there")
+    assert outcome.code == 2
+    assert one_line(outcome.err) == (
+        "peer5 was admitted, but there cannot be written (No space left on device); make room there, or name another "
+        "folder, after fedpeer revoke peer5 and another invitation, since its key is lost."
+    )
+    assert not (tmp_path / "there").exists()
 
 
 def test_a_token_with_a_slip_is_told_before_anything_is_asked(fedpeer: Fedpeer) -> None:

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -182,6 +183,34 @@ def test_the_last_line_has_the_form_of_the_others(
         "fields": {"code": 0},
     }
     assert all(json.loads(line)["t"] <= told["t"] for line in lines)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("several", "shell"), [(False, "2> /dev/full"), (True, "2> /dev/full"), (False, ">&- 2>&-")])
+def test_a_peer_does_not_depend_on_its_standard_error(fedpeer: Fedpeer, several: bool, shell: str) -> None:
+    """With a disk that is full behind it, or without any, peers finish, and end with the code that they would have."""
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full, as Linux has it")
+    count = 2 if several else 1
+    text = f"learning: {{rounds: 2, steps_between_averaging: 1}}\nsimulation: {{peers: {count}, split: iid}}\n"
+    Path("federation.yaml").write_text(text, encoding="utf-8")
+    made = fedpeer("init", "fed", f"--peers={count}", f"--port={free_ports(count)}", "--federation=federation.yaml")
+    assert made.code == 0
+    files = [f"fed/peer{number}/peer{number}.yaml" for number in range(1, count + 1)]
+    command = [sys.executable, "-m", "fedpeer", *starting(files)]
+    ended = subprocess.run(["sh", "-c", f"{shlex.join(command)} {shell}"], timeout=PATIENCE, check=False)
+    assert ended.returncode == 0
+    log = Path("fed/peer1/peer1-state/log.jsonl").read_text(encoding="utf-8").splitlines()
+    assert any(json.loads(line)["what"] == "finished" for line in log)
+
+
+@pytest.mark.slow
+def test_a_mistake_ends_with_its_code_wherever_it_is_told() -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("needs /dev/full, as Linux has it")
+    with open("/dev/full", "w", encoding="utf-8") as full:
+        command = [sys.executable, "-m", "fedpeer", *starting(["missing.yaml"])]
+        assert subprocess.run(command, stderr=full, timeout=PATIENCE, check=False).returncode == 2
 
 
 def test_each_has_its_share_of_the_cores(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from tests.net.groups import LABEL, WARDS, write_tables
 from tests.net.hosts import Hosts, missing
-from tests.net.peers import Peer, finish, mean_accuracy, settle, status_of, until
+from tests.net.peers import Peer, finish, mean_accuracy, settle, until
 from tests.net.relay import Relay
 
 #: Rounds of a small part of a second each; a peer that is done waits for those that are not.
@@ -76,11 +76,10 @@ def made(hosts: Hosts, tmp_path: Path) -> Callable[..., dict[str, Peer]]:
 
 @dataclass(frozen=True)
 class Calm:
-    """The undisturbed run, when it is over; `status` is that of one peer in the middle of it."""
+    """The undisturbed run, when it is over."""
 
     peers: list[Peer]
     accuracy: float
-    status: dict[str, Any]
 
 
 @pytest.fixture(scope="session")
@@ -90,10 +89,8 @@ def calm(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iter
         peers = list(settle(hosts, folder, write_tables(folder), federation(), LABEL).values())
         for peer in peers:
             peer.start()
-        peers[0].reaches(5)
-        status = status_of(peers[0])
         finish(peers)
-        yield Calm(peers, mean_accuracy(peers), status)
+        yield Calm(peers, mean_accuracy(peers))
 
 
 def started(peers: dict[str, Peer], round: int = 1) -> list[Peer]:

@@ -17,7 +17,6 @@ import pytest
 from safetensors.torch import load_file
 
 from tests.net.conftest import LONG, ROUNDS, Calm, all_reach, started
-from tests.net.groups import WARDS
 from tests.net.hosts import Hosts
 from tests.net.masses import mass_errors
 from tests.net.peers import Peer, finish, mean_accuracy, until
@@ -36,13 +35,6 @@ def test_the_peers_learned_together(calm: Calm) -> None:
     for peer in calm.peers:
         assert peer.logged("went_on_without") == []
         assert [line["text"] for line in peer.lines if line["level"] in ("warning", "error")] == []
-
-
-def test_one_of_them_tells_how_all_are(calm: Calm) -> None:
-    peers = {each["id"]: each for each in calm.status["peers"]}
-    assert set(peers) == set(WARDS)
-    assert {each["state"] for each in peers.values()} == {"me", "alive"}
-    assert calm.status["groups"][0]["weight"] > 0
 
 
 def test_a_model_answers_for_new_rows(calm: Calm) -> None:

@@ -13,7 +13,7 @@ from tests.forked import fedpeer_command
 from tests.net.conftest import ENDLESS, LONG, ROUNDS, all_reach, started
 from tests.net.hosts import Hosts
 from tests.net.masses import mass_errors, state_in
-from tests.net.peers import ENVIRONMENT, Peer, finish, run
+from tests.net.peers import ENVIRONMENT, Peer, finish, run, status_of, until
 
 pytestmark = pytest.mark.slow
 
@@ -26,6 +26,19 @@ def leaves(peer: Peer) -> None:
     assert peer.ended() == 0
     assert "left; what was held is handed over" in peer.said
     assert peer.logged("written_off") == []
+
+
+def test_one_of_them_tells_how_all_are(made: Made) -> None:
+    """Their rounds have no end, and what is told is up to a second old: it is asked until it is so."""
+    peers = started(made(**ENDLESS))
+
+    def told() -> bool:
+        status = status_of(peers[0])
+        states = {each["id"]: each["state"] for each in status["peers"]}
+        asked = {peer.id: "me" if peer is peers[0] else "alive" for peer in peers}
+        return states == asked and all(group["weight"] > 0 for group in status["groups"]) and bool(status["groups"])
+
+    until(told, lambda: f"the states of all in {status_of(peers[0])}")
 
 
 @pytest.mark.soak

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import socket
+import ssl
 import struct
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -275,6 +277,49 @@ async def test_who_cannot_be_reached_tries_again_by_itself(tmp_path: Path) -> No
         async with serving(port, tls=server_context(bob), listening=listening, linked=lambda *link: linked.set()):
             await linked.wait()
             await links.close()
+
+
+@pytest.mark.asyncio
+async def test_one_timer_waits_to_do_without_the_carrier_and_none_after_closing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A carried connection that ends again and again has one attempt at a direct one before it, and not one each."""
+    loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
+    later = loop.call_later
+
+    def kept(delay: float, *call: Any, **options: Any) -> asyncio.TimerHandle:
+        timers.append(later(delay, *call, **options))
+        return timers[-1]
+
+    def due() -> list[asyncio.TimerHandle]:
+        return [timer for timer in timers if not timer.cancelled() and timer.when() > loop.time() + 1]
+
+    opened = 0
+
+    async def carried(peer: str, tls: object, attempts: Attempts, *_: object) -> Attempts:
+        nonlocal opened
+        opened += 1
+        attempts.opened("cas")
+        return attempts
+
+    monkeypatch.setattr(loop, "call_later", kept)
+    links = PeerLinks(
+        lambda peer: ssl.create_default_context(),
+        lambda peer, outcome: None,
+        Limits(),
+        me="ann",
+        receive=lambda *message: asyncio.sleep(0, b""),
+        outbound=True,
+    )
+    monkeypatch.setattr(links._opener, "open", carried)
+    monkeypatch.setattr(links, "_run", lambda *_: asyncio.sleep(0))  # it ends at once
+    async with asyncio.timeout(PATIENCE):
+        while opened < 4:
+            links.send("bob", "https://127.0.0.1:1", *encode(ENVELOPE, ACK), both_ways=True)
+            await asyncio.sleep(0.01)
+    assert len(due()) == 1
+    await links.close()
+    assert not due()
 
 
 @pytest.mark.asyncio

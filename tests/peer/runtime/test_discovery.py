@@ -3,55 +3,174 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import importlib.util
 import ipaddress
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
 
 import pytest
 
 from fedpeer.config.address import Endpoint
 from fedpeer.peer.runtime.discovery import Discovery, DiscoveryError, _reached_at
+from fedpeer.peer.runtime.found_addresses import TURN_S, FoundAddresses
+from fedpeer.peer.runtime.process import PeerProcess
+from tests.peer.runtime.alone import alone_at
 
 needs_zeroconf = pytest.mark.skipif(
     importlib.util.find_spec("zeroconf") is None, reason="needs zeroconf (fedpeer[discovery])"
 )
 
 
+Found = dict[str, str | None]
+
+
+def everybody(peer: str) -> bool:
+    return True
+
+
+@asynccontextmanager
+async def running(*all_of: Discovery) -> AsyncIterator[None]:
+    tasks = [asyncio.create_task(each.run()) for each in all_of]
+    try:
+        yield
+    finally:
+        for task in tasks:
+            task.cancel()
+        ended = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(each, asyncio.CancelledError) for each in ended), ended
+
+
+async def until(done: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not done():
+            await asyncio.sleep(0.01)
+
+
 @pytest.mark.slow
 @needs_zeroconf
 @pytest.mark.asyncio
 async def test_two_of_one_federation_find_each_other_and_nobody_else() -> None:
-    found: dict[str, dict[str, str]] = {"peer1": {}, "peer2": {}, "stranger": {}}
-    complete = asyncio.Event()
+    """One of them has an id as long as they may be, longer than DNS allows."""
+    long = "p" * 63
+    found: dict[str, Found] = {"peer1": {}, long: {}, "stranger": {}}
 
-    def on_event(who: str, peer: str, url: str) -> None:
-        found[who][peer] = url
-        if found["peer1"] and found["peer2"]:
-            complete.set()
+    def peer(id: str, federation: bytes, port: int) -> Discovery:
+        at = Endpoint("0.0.0.0", port)
+        return Discovery(federation, id, at, member=everybody, found=found[id].__setitem__)
 
     ours, others = b"ours".ljust(16), b"others".ljust(16)
-    everyone = [
-        Discovery(ours, "peer1", Endpoint("0.0.0.0", 7401), lambda peer, url: on_event("peer1", peer, url)),
-        Discovery(ours, "peer2", Endpoint("0.0.0.0", 7402), lambda peer, url: on_event("peer2", peer, url)),
-        Discovery(others, "stranger", Endpoint("0.0.0.0", 7403), lambda peer, url: on_event("stranger", peer, url)),
-    ]
-    try:
-        for each in everyone:
-            await each.start()
-        await asyncio.wait_for(complete.wait(), 20)
-    finally:
-        for each in everyone:
-            await each.stop()
-    assert list(found["peer1"]) == ["peer2"]
-    assert list(found["peer2"]) == ["peer1"]
-    assert found["peer1"]["peer2"].startswith("https://")
-    assert found["peer1"]["peer2"].endswith(":7402")
+    two = peer(long, ours, 7402)
+    async with running(peer("peer1", ours, 7401), peer("stranger", others, 7403)):
+        async with running(two):
+            await until(lambda: bool(found["peer1"] and found[long]))
+        assert list(found["peer1"]) == [long]
+        assert list(found[long]) == ["peer1"]
+        url = found[long]["peer1"]
+        assert url is not None
+        assert url.startswith("https://")
+        assert url.endswith(":7401")
+        await until(lambda: found["peer1"][long] is None)
     assert not found["stranger"]
+
+
+@needs_zeroconf
+@pytest.mark.asyncio
+async def test_a_machine_without_a_network_is_told_once_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried, said = 0, list[str]()
+
+    def none() -> None:
+        nonlocal tried
+        tried += 1
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr("zeroconf.asyncio.AsyncZeroconf", none)
+    at = Endpoint("0.0.0.0", 7401)
+    async with running(Discovery(bytes(16), "peer1", at, member=everybody, found=lambda *_: None, say=said.append)):
+        await until(lambda: tried > 1)
+    (text,) = said
+    assert "No such device" in text
+
+
+@pytest.mark.slow
+@needs_zeroconf
+def test_a_peer_without_a_network_for_it_learns_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def none() -> None:
+        raise OSError(errno.ENODEV, "No such device")
+
+    monkeypatch.setattr("zeroconf.asyncio.AsyncZeroconf", none)
+    federation = {
+        "name": "ward",
+        "network": "mlp:64+4+10",
+        "learning": {"algorithm": "local", "steps_between_averaging": 1, "rounds": 2},
+        "gossip": {"gather": 0.0, "tick": 0.001},
+        "simulation": {"peers": 2, "split": "blocks:20,test=10"},
+    }
+    peer = alone_at(tmp_path, federation, data={"simulation": 1}, discovery=True)
+    assert asyncio.run(PeerProcess(peer, quiet=True).run()).code == 0
+
+
+@needs_zeroconf
+@pytest.mark.asyncio
+@pytest.mark.parametrize(
+    ("hosts", "peer", "near", "expected"),
+    [
+        (["10.0.0.5"], "peer2", False, "https://10.0.0.5:7402"),
+        (["fe80::5", "2001:db8::5"], "peer2", False, "https://[2001:db8::5]:7402"),
+        (["127.0.0.1"], "peer2", False, None),
+        (["127.0.0.1"], "peer2", True, "https://127.0.0.1:7402"),
+        (["fe80::5"], "peer2", False, None),
+        (["10.0.0.5"], "nobody", False, None),
+        (["10.0.0.5"], "peer1", False, None),
+        ([], "peer2", False, None),
+    ],
+)
+async def test_what_cannot_be_of_this_federation_or_be_reached_is_not_taken(
+    monkeypatch: pytest.MonkeyPatch, hosts: list[str], peer: str, near: bool, expected: str | None
+) -> None:
+    class Info:
+        def __init__(self, *_: object) -> None:
+            self.port, self.decoded_properties = 7402, {"federation": bytes(16).hex(), "peer": peer}
+
+        async def async_request(self, *_: object) -> bool:
+            return True
+
+        def parsed_addresses(self) -> list[str]:
+            return hosts
+
+    monkeypatch.setattr("zeroconf.asyncio.AsyncServiceInfo", Info)
+    found: Found = {}
+    asked = Discovery(
+        bytes(16), "peer1", Endpoint("0.0.0.0", 1), member={"peer1", "peer2"}.__contains__, found=found.__setitem__
+    )
+    await asked._ask(None, "a name", near=near)
+    assert found == ({} if expected is None else {"peer2": expected})
+    asked._gone("another name")
+    asked._gone("a name")
+    assert found == ({} if expected is None else {"peer2": None})
+
+
+def test_where_a_peer_was_seen_and_what_is_stated_are_tried_in_turn() -> None:
+    found = FoundAddresses()
+    assert found.choose("peer2", "roster", by_itself=False) == "roster"
+    found.failed("peer2", 0.0)
+    found.see("peer2", "seen")
+    chosen = []
+    for turn in range(3):
+        stated = [found.choose("peer2", "stated", by_itself=by_itself) for by_itself in (False, True)]
+        chosen.append(stated)
+        for later in (0.0, 0.5 * TURN_S):  # several messages fail at a time
+            found.failed("peer2", turn * TURN_S + later)
+    assert chosen == [["seen", "stated"], ["stated", "seen"], ["seen", "stated"]]
+    found.see("peer2", None)
+    assert found.choose("peer2", "roster", by_itself=False) == "roster"
 
 
 def test_without_zeroconf_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(DiscoveryError, match=r"pip install fedpeer\[discovery\]"):
-        Discovery(bytes(16), "peer1", Endpoint("0.0.0.0", 7401), lambda peer, url: None)
+        Discovery(bytes(16), "peer1", Endpoint("0.0.0.0", 7401), member=everybody, found=lambda *_: None)
 
 
 def test_what_is_announced_is_where_the_peer_listens() -> None:

@@ -6,24 +6,27 @@ import asyncio
 import hmac
 import json
 import socket
-from collections.abc import Callable
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from aiohttp import web
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 
+from fedpeer.config.address import PeerUrl
 from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.runtime.announce import announce
 from fedpeer.peer.runtime.authority import Authority, EnrolmentError, change_roster, open_authority, sign_next
 from fedpeer.peer.runtime.certificates import pem, request
+from fedpeer.peer.runtime.contract_file import read_contract
 from fedpeer.peer.runtime.enrolment import INVITED, LATE_MAX, fetch_model, invite, join_federation, listening
 from fedpeer.peer.runtime.identity import joining_context, load_identity, read_roster, server_context
 from fedpeer.peer.runtime.invitation import (
@@ -226,6 +229,40 @@ def test_an_answer_is_held_against_the_token_and_our_key(authority: Authority, t
         read_admission(json.dumps(answers[0]).encode(), token(authority), Ed25519PrivateKey.generate())
 
 
+def test_a_copy_that_cannot_be_written_keeps_nobody_out(authority: Authority) -> None:
+    """The roster had the new peer by then, with a key that its machine threw away when it was not admitted."""
+    (authority.folder / "peer1" / ".roster.json.tmp").mkdir()
+    assert status(invitation(authority).answer(options(), 1.0)) == 200
+    assert "peer5" in authority.roster.by_id
+    assert read_roster(authority.folder / "peer2" / "roster.json") == authority.roster
+    assert read_roster(authority.folder / "peer1" / "roster.json").number == 1
+
+
+def test_a_contract_is_signed_although_a_copy_of_it_cannot_be_written(authority: Authority) -> None:
+    (authority.folder / "peer1" / ".contract.json.tmp").mkdir()
+    signed = sign_next(authority, b'{"name":"wards"}', 7, b"name: wards\n")
+    for folder in (authority.folder, authority.folder / "peer2"):
+        assert read_contract(folder / "contract.json", authority.roster.authority) == signed
+    assert sign_next(authority, b'{"name":"wards"}', 8, b"name: wards\n").number == 2
+
+
+def test_the_same_request_gets_the_same_answer_again(authority: Authority) -> None:
+    open_one, wanted = invitation(authority), options()
+    answer = open_one.answer(wanted, 1.0)
+    assert open_one.answer(wanted, 2.0) == answer
+    assert status(open_one.answer(options(), 2.0)) == 410
+    assert authority.roster.number == 2
+
+
+def test_a_folder_that_cannot_be_made_is_said_to_be_so(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with (
+        pytest.raises(EnrolmentError, match=r"file/peer5 cannot be written .*make room there, or name another"),
+        new_folder(tmp_path / "file" / "peer5"),
+    ):
+        pass
+
+
 # ----------------------------------------------------------------------------------------------------------- over HTTPS
 
 
@@ -302,6 +339,88 @@ def test_nobody_else_can_answer_in_the_authoritys_place(authority: Authority, tm
     assert isinstance(refused, EnrolmentError)
     assert "the peer at this address has another key" in str(refused)
     assert authority.roster.number == 1
+
+
+@asynccontextmanager
+async def cutting(port: int, connections: int) -> AsyncIterator[int]:
+    """Yield a port that leads to this one, but for the answers of so many connections, which are cut off."""
+    cut, talks = 0, set[asyncio.Task[None]]()
+
+    async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        while data := await source.read(65536):
+            sink.write(data)
+
+    async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal cut
+        talks.add(asyncio.current_task())  # type: ignore[arg-type]
+        beyond, onward = await asyncio.open_connection("127.0.0.1", port)
+        asking = asyncio.create_task(pass_on(reader, onward))
+        while data := await beyond.read(65536):
+            if len(data) > 1500 and cut < connections:  # longer than what TLS says of itself
+                cut += 1
+                break
+            writer.write(data)
+        asking.cancel()
+        writer.transport.abort()
+        onward.transport.abort()
+
+    server = await asyncio.start_server(talk, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await asyncio.gather(*talks, return_exceptions=True)
+    assert cut == connections
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+def test_an_answer_that_is_lost_is_asked_for_again(authority: Authority, lost: int) -> None:
+    async def work() -> Any:
+        async with (
+            listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, _),
+            cutting(port, lost) as cut,
+        ):
+            return await join_federation(token(authority, f"127.0.0.1:{cut}"), key)
+
+    key = Ed25519PrivateKey.generate()
+    if lost < 3:
+        assert asyncio.run(work()).roster == authority.roster
+    else:
+        with pytest.raises(
+            EnrolmentError, match=r"gave no answer.* run there  fedpeer revoke peer5  and invite it again"
+        ):
+            asyncio.run(work())
+    assert authority.roster.number == 2
+
+
+def test_an_invitation_stays_open_for_one_that_has_gone_before_its_answer(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The client has gone when the answer is to leave, and asks again."""
+    times, prepare = 0, web.Response.prepare
+
+    async def gone(self: web.Response, request: web.BaseRequest) -> Any:
+        nonlocal times
+        times += 1
+        if times == 1:
+            assert request.transport is not None
+            request.transport.abort()
+            raise ConnectionResetError
+        return await prepare(self, request)
+
+    async def work() -> None:
+        async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, over):
+            joining = asyncio.create_task(join_federation(token(authority, f"127.0.0.1:{port}"), key))
+            while not times:
+                await asyncio.sleep(0)
+            assert not over.is_set()
+            admission = await joining
+            assert admission.roster == authority.roster
+            assert over.is_set()
+
+    key = Ed25519PrivateKey.generate()
+    monkeypatch.setattr(web.Response, "prepare", gone)
+    asyncio.run(work())
 
 
 def test_a_wrong_token_and_one_used_before_are_told_so(authority: Authority) -> None:
@@ -400,6 +519,16 @@ def test_a_port_that_is_taken_is_said_to_be_so(authority: Authority) -> None:
 
     with pytest.raises(EnrolmentError, match="choose another --listen"):
         asyncio.run(listen())
+
+
+def test_a_new_roster_is_brought_first_to_those_that_can_be_reached(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise, where many peers open all connections themselves, it would be sent to none that can take it."""
+    monkeypatch.setattr("fedpeer.peer.runtime.announce._TOLD_MAX", 1)
+    one, two = authority.roster.entries
+    roster = replace(authority.roster, entries=(replace(one, address=str(PeerUrl.nowhere(one.id))), two))
+    assert asyncio.run(announce(authority, roster)) == {two.id: "connection refused"}
 
 
 def test_a_new_roster_is_brought_to_the_peers_that_answer(authority: Authority) -> None:

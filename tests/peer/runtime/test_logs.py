@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -15,11 +16,11 @@ from fedpeer.peer.runtime.logs import (
     LINES_MAX,
     TEXT_MAX,
     WINDOW_S,
-    JsonLinesLog,
     Log,
     LogFile,
     LogLine,
-    Terminal,
+    TerminalForm,
+    at_least,
     for_stream,
     line_of,
     printable,
@@ -27,6 +28,9 @@ from fedpeer.peer.runtime.logs import (
 from fedpeer.peer.state.events import Note, RejectEffect
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
+from tests.peer.runtime.short_disk import file_bytes_at_most
+
+needs_full = pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, as Linux has it")
 
 
 class Told:
@@ -36,8 +40,8 @@ class Told:
         self.now, self.lines = 100.0, list[LogLine]()
         self.log = Log([self.lines.append], level, lambda: self.now, lambda: self.now)  # type: ignore[arg-type]
 
-    def note(self, text: str, what: str = "started", level: str = "info") -> None:
-        self.log.on_effect(Note(level, what, text))  # type: ignore[arg-type]
+    def note(self, text: str, what: str = "started", level: str = "info", **fields: object) -> None:
+        self.log.on_effect(Note(level, what, text, fields))  # type: ignore[arg-type]
 
 
 def test_each_refusal_is_one_line_with_who_and_why() -> None:
@@ -88,6 +92,49 @@ def test_a_state_that_comes_back_is_told_at_once() -> None:
     told.log.close()
     assert len(told.lines) == 4 + LINES_MAX + 1
     assert sum(1 + line.more for line in told.lines) == 4 + 500
+
+
+def test_a_repeat_is_not_told_after_the_state_that_followed_it() -> None:
+    told = Told()
+    for text in ("alive", "alive", "alive", "dead"):
+        told.note(f"peer2 is {text}", what="membership", peer="peer2")
+        told.now += 0.1
+    told.log.close()
+    assert [(line.text, line.more) for line in told.lines] == [
+        ("peer2 is alive", 0), ("peer2 is alive", 1), ("peer2 is dead", 0)
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("worse", "better"),
+    [("link_down", "link_up"), ("persist_failed", "saving_again"), ("rounds_paused", "rounds_resumed")],
+)
+def test_a_state_with_two_names_is_told_whenever_it_changes(worse: str, better: str) -> None:
+    told = Told()
+    for name in (worse, better, worse, better):
+        told.note(name, what=name, peer="peer2")
+        told.now += 0.1
+    assert [line.text for line in told.lines] == [worse, better, worse, better]
+
+
+def test_many_states_of_one_peer_hide_none_of_another() -> None:
+    told = Told()
+    for number in range(100):
+        told.note(f"peer2 is {number % 2}", what="membership", peer="peer2")
+    told.note("peer3 is dead", what="membership", peer="peer3")
+    assert told.lines[-1].text == "peer3 is dead"
+
+
+def test_a_line_is_not_held_back_behind_others_that_a_sink_does_not_want() -> None:
+    told, shown = Told("debug"), list[LogLine]()
+    told.log.sinks.append(at_least("warning", shown.append))
+    for number in range(LINES_MAX):
+        told.note(f"line {number}", what="roster", level="debug")
+    told.note("it could not be saved", what="roster", level="warning")
+    told.note("one more", what="roster", level="debug")
+    told.log.close()
+    assert [line.text for line in shown] == ["it could not be saved"]
+    assert sum(1 + line.more for line in told.lines) == LINES_MAX + 2
 
 
 def test_other_lines_that_take_turns_are_counted() -> None:
@@ -143,10 +190,9 @@ def test_nothing_that_a_terminal_obeys_gets_through(text: str) -> None:
 
 
 def terminal(line: LogLine, width: int = 80, colour: bool = False) -> str:
-    screen = io.StringIO()
     system = "standard" if colour else None
-    Terminal("peer3", Console(file=screen, force_terminal=colour, width=width, color_system=system))(line)  # type: ignore[arg-type]
-    return screen.getvalue()
+    console = Console(file=io.StringIO(), force_terminal=colour, width=width, color_system=system)  # type: ignore[arg-type]
+    return TerminalForm("peer3", console)(line)
 
 
 def test_a_person_reads_time_level_peer_and_sentence() -> None:
@@ -160,7 +206,6 @@ def test_a_person_reads_time_level_peer_and_sentence() -> None:
 def test_elsewhere_lines_are_json() -> None:
     stream = io.StringIO()
     sink = for_stream("peer3", stream)
-    assert isinstance(sink, JsonLinesLog)
     sink(LogLine(t=1.23456, level="info", what="round", text='a "quote"\u2028', fields={"loss": float("nan")}))
     assert stream.getvalue().count("\n") == 1
     assert json.loads(stream.getvalue()) == {
@@ -172,7 +217,98 @@ def test_elsewhere_lines_are_json() -> None:
 def test_a_terminal_is_for_a_person(monkeypatch: pytest.MonkeyPatch) -> None:
     stream = io.StringIO()
     monkeypatch.setattr(stream, "isatty", lambda: True, raising=False)
-    assert isinstance(for_stream("peer3", stream), Terminal)
+    for_stream("peer3", stream)(LogLine(t=0.0, level="info", what="round", text="round 1"))
+    assert stream.getvalue().endswith(" peer3  round 1\n")
+
+
+@pytest.mark.parametrize("cut", ["full disk", "crash"])
+def test_a_line_that_was_cut_short_spoils_no_other_of_the_file(tmp_path: Path, cut: str) -> None:
+    path = tmp_path / "log.jsonl"
+    file = LogFile(path)
+    file(said(1))
+    if cut == "crash":
+        with path.open("ab") as torn:
+            torn.write(b'{"t": 1.0, "lev')
+        file.close()
+    else:
+        with file_bytes_at_most(path.stat().st_size + 20):
+            file(said(2))
+        assert file.lost == 1
+        assert lines(path) == ["line 1"]
+    file(said(3))
+    file.close()
+    whole = [line for line in path.read_text(encoding="utf-8").splitlines() if line.endswith("}")]
+    assert [json.loads(line)["what"] for line in whole] == [
+        "round",
+        *(["lines_lost"] if cut != "crash" else []),
+        "round",
+    ]
+
+
+def said(number: int) -> LogLine:
+    return LogLine(t=1.0, level="info", what="round", text=f"line {number}")
+
+
+@needs_full
+@pytest.mark.parametrize("fault", ["full", "closed pipe", "closed"])
+def test_lines_that_a_stream_does_not_take_are_lost_and_counted(tmp_path: Path, fault: str) -> None:
+    number = os.open("/dev/full", os.O_WRONLY)
+    with open(number, "w", encoding="utf-8", closefd=False) as stream, (tmp_path / "later").open("wb") as later:
+        if fault == "closed pipe":
+            reader, writer = os.pipe()
+            os.close(reader)
+            os.dup2(writer, number)
+            os.close(writer)
+        elif fault == "closed":
+            os.close(number)
+        sink = for_stream("peer3", stream)
+        for each in range(3):
+            sink(said(each))
+        assert sink.lost == 3
+        os.dup2(later.fileno(), number)
+        for each in range(3, 5):
+            sink(said(each))
+        os.close(number)
+    assert lines(tmp_path / "later") == ["3 lines are missing here: nothing could be written", "line 3", "line 4"]
+
+
+@needs_full
+def test_nobody_waits_for_a_reader_that_stands_still() -> None:
+    """The pipe is full and nobody reads: a write would wait for ever, and the peer with it."""
+    reader, writer = os.pipe()
+    with open(writer, "w", encoding="utf-8") as stream, open(reader, "rb") as other:
+        sink, told = for_stream("peer3", stream), 0
+        while not sink.lost:
+            sink(said(told))
+            told += 1
+        sink(said(told))
+        assert sink.lost == 2
+        for number in range(told - 1):
+            assert json.loads(other.readline())["text"] == f"line {number}"
+        sink(said(told + 1))
+        assert json.loads(other.readline())["fields"] == {"lines": 2}
+        assert json.loads(other.readline())["text"] == f"line {told + 1}"
+
+
+def test_a_process_without_standard_error_logs_to_its_file_only() -> None:
+    sink = for_stream("peer3", None)
+    sink(said(1))
+    assert sink.lost == 1
+
+
+@needs_full
+def test_a_line_that_was_cut_short_spoils_no_other_of_a_stream(tmp_path: Path) -> None:
+    path = tmp_path / "all"
+    with path.open("w", encoding="utf-8") as stream:
+        sink = for_stream("peer3", stream)
+        with file_bytes_at_most(100):
+            sink(said(1))
+            sink(said(2))
+            assert path.stat().st_size == 100, "a part of it"
+        sink(said(3))
+    one, _, lost, three = path.read_text(encoding="utf-8").splitlines()
+    assert [json.loads(each)["text"] for each in (one, three)] == ["line 1", "line 3"]
+    assert json.loads(lost)["fields"] == {"lines": 1}
 
 
 def lines(path: Path) -> list[str]:
@@ -210,4 +346,5 @@ def test_a_full_disk_loses_lines_and_nothing_else(tmp_path: Path) -> None:
     folder.mkdir()
     file(LogLine(t=0.0, level="info", what="round", text="there again"))
     file.close()
-    assert (file.lost, lines(folder / "log.jsonl")) == (1, ["there again"])
+    told = ["1 line is missing here: nothing could be written", "there again"]
+    assert (file.lost, lines(folder / "log.jsonl")) == (0, told)

@@ -68,3 +68,54 @@ def test_no_more_than_so_many_rows_wait(tmp_path: Path, rounds: int) -> None:
     for number in range(1, rounds + 1):
         rows.round(done(number))
     assert [row["round"] for row in written(tmp_path / "metrics.jsonl")] == list(range(1, rounds - WAITING_MAX + 1))
+
+
+def begun(path: Path, round: int) -> Rows:
+    return Rows(path, "accuracy", round)
+
+
+@pytest.mark.parametrize("again", [True, False], ids=["learning", "finished"])
+def test_a_round_that_was_paused_before_its_evaluation_gets_its_scores_after_it(tmp_path: Path, again: bool) -> None:
+    """A peer that goes on says once more that the round is done, and makes up for its evaluation."""
+    path = tmp_path / "metrics.jsonl"
+    rows = begun(path, 1)
+    rows.sent(70, counts=True)
+    rows.round(done(1))
+    rows.close()
+    (paused,) = written(path)
+    rows = begun(path, 2)
+    if again:
+        rows.round(done(1))
+    rows.evaluated(Evaluated(1, 0.75, 0.5))
+    rows.close()
+    assert written(path) == [paused, paused | {"accuracy": 0.75, "loss": 0.5}]
+    assert paused["bytes_sent"] == 70
+
+
+def test_a_restart_replaces_no_row_by_one_without_traffic(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = begun(path, 1)
+    rows.sent(70, counts=True)
+    rows.round(done(1))
+    rows.evaluated(Evaluated(1, 0.75, 0.5))
+    rows.close()
+    rows = begun(path, 2)
+    rows.round(done(1))
+    rows.sent(30, counts=True)
+    rows.evaluated(Evaluated(1, 0.75, 0.5))
+    rows.round(done(2))
+    rows.close()
+    assert [(row["round"], row["bytes_sent"], row["accuracy"]) for row in written(path)] == [
+        (1, 70, 0.75),
+        (2, 30, None),
+    ]
+
+
+def test_a_row_that_was_cut_short_spoils_no_other(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"round": 1, "sec')
+    rows = begun(path, 2)
+    rows.round(done(2))
+    rows.close()
+    *_, last = path.read_text().splitlines()
+    assert json.loads(last)["round"] == 2

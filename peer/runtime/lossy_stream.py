@@ -1,0 +1,62 @@
+"""A text stream that nobody waits for, such as the standard error of a peer.
+
+A disk may be full behind it, its reader may have ended or stand still, a terminal may have been stopped or hung up.
+None of this concerns the peer: what the stream does not take at once is lost, and the writer is told.
+"""
+
+from __future__ import annotations
+
+import select
+from typing import TextIO
+
+#: Milliseconds that a stream gets to take the next text, if it took the last one: less than a lag that matters.
+_PATIENCE_MS = 50
+
+
+class LossyStream:
+    """Writes to a stream without its buffer, which would keep what failed and fail again when the process ends.
+
+    `stream` is None in a process that was started without one.
+    """
+
+    def __init__(self, stream: TextIO | None) -> None:
+        self._stream = stream
+        self._raw = getattr(getattr(stream, "buffer", None), "raw", None)  # a stream in memory has none
+        self._patience_ms, self._torn = _PATIENCE_MS, False
+
+    @property
+    def is_terminal(self) -> bool:
+        return self._stream is not None and self._stream.isatty()
+
+    def write(self, text: str) -> bool:
+        """Write whole lines by one call, since others may share the stream; return whether it took them."""
+        try:
+            taken = self._taken(text)
+        except OSError:
+            taken = False
+        self._patience_ms = _PATIENCE_MS if taken else 0
+        return taken
+
+    def _taken(self, text: str) -> bool:
+        if self._stream is None:
+            return False
+        if self._raw is None:
+            self._stream.write(text)
+            self._stream.flush()
+            return True
+        if not _ready(self._raw.fileno(), self._patience_ms):
+            return False
+        data = f"{chr(10) if self._torn else ''}{text}".encode(self._stream.encoding, "replace")
+        count = self._raw.write(data) or 0  # None: it would have had to wait
+        if count:
+            self._torn = count < len(data)  # the disk became full; the next line begins with its own
+        return count == len(data)
+
+
+def _ready(descriptor: int, patience_ms: int) -> bool:
+    """Return whether a write would fail or succeed without waiting, now or a moment later."""
+    if not hasattr(select, "poll"):  # Windows knows it of sockets only
+        return True
+    waiting = select.poll()
+    waiting.register(descriptor, select.POLLOUT)
+    return bool(waiting.poll(patience_ms))
