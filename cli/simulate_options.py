@@ -19,7 +19,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.reading import typed
 from fedpeer.config.rules import Combination, Vocabulary, problems_of
-from fedpeer.config.settings import RunOptions
+from fedpeer.config.settings import FederationSettings, RunOptions
 from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest, default_methods
 
 #: Options that may change when a run is resumed: where it runs.
@@ -135,12 +135,12 @@ def _lay(source: ConfigSource, given: Mapping[str, Any]) -> list[ConfigProblem]:
 
 
 def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
-    """Lay `--lr` over the settings of whichever optimizer is chosen."""
+    """Lay `--lr` over the settings of whichever optimizer is chosen, or else is the default for these data."""
     path = OPTIONS["optimizer"]
     learning = source.data.get("learning")
     before = learning.get("optimizer") if isinstance(learning, dict) else None
     try:
-        optimizer = from_data(before if before is not None else "sgd")
+        optimizer = from_data(before) if before is not None else _default_optimizer(source)
     except ChoiceError:
         return []  # reported where the optimizer itself is checked
     own = optimizer.name == "python"  # its value is its name, and no rate
@@ -149,6 +149,14 @@ def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
     value = optimizer.value if own else None
     source.lay("--lr", path, Choice(optimizer.name, value, {**optimizer.settings, "lr": text}))
     return []
+
+
+def _default_optimizer(source: ConfigSource) -> Choice:
+    """Return the optimizer that trains where none is chosen: that of tables, if the data are one."""
+    simulation = source.data.get("simulation")
+    data = {key: simulation[key] for key in ("dataset",) if key in simulation} if isinstance(simulation, dict) else {}
+    suited, _ = typed(FederationSettings, {"simulation": data})  # what is wrong with them is reported elsewhere
+    return (suited or FederationSettings()).learning.optimizer
 
 
 def _run_options(source: ConfigSource, given: Mapping[str, Any]) -> tuple[RunOptions, list[ConfigProblem]]:

@@ -81,6 +81,22 @@ def test_the_rate_is_the_optimizers(text: str, wanted: Choice, tmp_path: Path) -
     assert options_of({"lr": "0.5", "optimizer": "adam"}, file).federation.learning.optimizer.name == "adam"
 
 
+@pytest.mark.parametrize("file", [None, "simulation: {dataset: 'csv:a.csv,label=y'}"], ids=["option", "file"])
+def test_the_rate_of_a_table_is_that_of_the_optimizer_of_tables(file: str | None, tmp_path: Path) -> None:
+    config = None
+    if file is not None:
+        config = tmp_path / "federation.yaml"
+        config.write_text(file)
+    given = {"dataset": "csv:a.csv,label=y"} if file is None else {}
+    usual = options_of(given, config).federation
+    changed = options_of({**given, "lr": "0.05"}, config).federation
+    assert changed.learning.optimizer == Choice("adam", None, {"lr": "0.05"})
+    same = changed.learning.model_copy(update={"optimizer": usual.learning.optimizer})
+    assert (same.model_dump(), changed.network) == (usual.learning.model_dump(), usual.network), "nothing but the rate"
+    by_name = options_of({**given, "lr": "0.05", "optimizer": "sgd"}, config).federation
+    assert by_name.learning.optimizer == Choice("sgd", None, {"lr": "0.05"})
+
+
 def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     file = tmp_path / "sub" / "federation.yaml"
