@@ -13,7 +13,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.cli.anchors import anchored
 from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, own_function
@@ -24,6 +23,7 @@ from fedpeer.data.dataset import ASKED, DataError
 from fedpeer.data.held import held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
+from fedpeer.learning.anchors import anchored
 from fedpeer.learning.holdings import dataset_split, held_by, load_dataset
 from fedpeer.learning.models import BestRound, Model, best_round, load_model
 from fedpeer.runs.disk import read_json

@@ -42,9 +42,9 @@ def update(
 
     Run it where the authority's key is. A different network needs a new federation.
     """
-    from fedpeer.cli.anchors import anchored_federation
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.config.contract import differences, overlaid, text_of
+    from fedpeer.learning.anchors import anchored_federation
     from fedpeer.learning.wire_forms import succeeding
     from fedpeer.peer.runtime.announce import announce
     from fedpeer.peer.runtime.authority import open_authority, sign_next
