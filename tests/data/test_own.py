@@ -530,6 +530,86 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "write one size" in _message(images, path=str(tmp_path), resize=(0,))
 
 
+@pytest.fixture
+def pillow() -> Any:
+    return pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
+
+
+@pytest.mark.parametrize("ending", ["png", "tiff"])
+def test_pixels_of_16_bits_keep_their_shades(ending: str, tmp_path: Path, pillow: Any) -> None:
+    shade_HW = np.arange(0, 65536, 4369, dtype=np.uint16).reshape(4, 4)
+    for name, pixels in (("dark", shade_HW // 2), ("light", shade_HW)):
+        (tmp_path / name).mkdir()
+        pillow.fromarray(pixels).save(tmp_path / name / f"1.{ending}")
+    for colours, channels in ((None, 1), ("grey", 1), ("rgb", 3)):
+        found = images(path=str(tmp_path), colours=colours)
+        assert found.x.shape == (2, channels, 4, 4)
+        assert found.x[1] == pytest.approx(np.broadcast_to(shade_HW / 65535, (channels, 4, 4)), abs=1e-6)
+        assert found.x[0].max() == pytest.approx(0.5, abs=1e-5)
+    small = images(path=str(tmp_path), resize=(2,)).x
+    assert np.all(small >= 0)
+    assert np.all(small <= 1)
+    assert len(np.unique(small)) == 8
+
+
+def test_pixels_of_32_bits_have_no_known_white(tmp_path: Path, pillow: Any) -> None:
+    for name, kind in (("a", np.int32), ("b", np.float32)):
+        (tmp_path / name).mkdir()
+        pillow.fromarray(np.ones((2, 2), kind)).save(tmp_path / name / "1.tiff")
+    said = _message(images, path=str(tmp_path), colours="grey")
+    assert "a/1.tiff: its pixels have 32 bits, whose white is not known; save it with 8 or 16 bits (and 1 more" in said
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L"])
+def test_what_is_behind_transparent_pixels_is_said_or_asked(mode: str, tmp_path: Path, pillow: Any) -> None:
+    """A drawing in black on nothing: without its transparency all of it is black."""
+    ink_HW = np.zeros((2, 2), np.uint8)
+    ink_HW[0] = 255
+    drawing = pillow.merge("LA", [pillow.new("L", (2, 2), 0), pillow.fromarray(ink_HW)])
+    if mode in ("P", "L"):  # one shade is the transparent one
+        drawing = pillow.fromarray(np.where(ink_HW, 0, 3).astype(np.uint8), mode="L").convert(mode)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        drawing.convert(mode).save(tmp_path / name / "1.png", **({"transparency": 3} if mode in ("P", "L") else {}))
+    assert "a/1.png: it has transparent pixels; say what is behind them with background=white" in _message(
+        images, path=str(tmp_path), colours="grey"
+    )
+    for background, value in (("white", 1), ("black", 0)):
+        found = images(path=str(tmp_path), colours="grey", background=background)
+        assert found.x[0, 0].tolist() == [[0, 0], [value, value]]
+
+
+def test_opaque_images_palettes_and_inks_are_converted(tmp_path: Path, pillow: Any) -> None:
+    red = pillow.new("RGB", (2, 2), (255, 0, 0))
+    for name, mode, ending in (("a", "RGBA", "png"), ("b", "P", "png"), ("c", "CMYK", "tiff"), ("d", "RGB", "bmp")):
+        (tmp_path / name).mkdir()
+        red.convert(mode).save(tmp_path / name / f"1.{ending}")
+    found = images(path=str(tmp_path), colours="rgb")
+    assert found.x == pytest.approx(np.broadcast_to(np.array([1, 0, 0])[:, None, None], (4, 3, 2, 2)))
+
+
+def test_a_photo_stands_as_its_camera_was_held(tmp_path: Path, pillow: Any) -> None:
+    for name in "ab":
+        photo = pillow.fromarray(np.array([[0, 0, 0, 255]], np.uint8))
+        (tmp_path / name).mkdir()
+        turned = photo.getexif()
+        turned[0x0112] = 6  # to be turned by a quarter
+        photo.save(tmp_path / name / "1.png", exif=turned)
+    assert images(path=str(tmp_path)).x[0, 0].tolist() == [[0], [0], [0], [1]]
+
+
+def test_folders_and_classes_go_together(tmp_path: Path) -> None:
+    for name in ("cat", "dog", "bird"):
+        _paint(tmp_path / name / "1.png", (2, 2))
+    assert 'bird: this folder is not a class; did you mean "birds"?' in _message(
+        images, path=str(tmp_path), classes=("cat", "dog", "birds")
+    )
+    found = images(path=str(tmp_path), classes=("dog", "cat", "cow", "bird"))
+    assert (found.classes, found.y.tolist()) == (("dog", "cat", "cow", "bird"), [0, 1, 3]), "a class may have none"
+    _paint(tmp_path / "cat" / "more" / "2.png", (2, 2))
+    assert "cat/more: it is a folder; put its images into cat itself" in _message(images, path=str(tmp_path))
+
+
 # Python
 
 
