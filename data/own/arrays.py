@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -142,6 +142,10 @@ def _check_made(made: Dataset, name: str) -> None:
     for field, known in (("task", get_args(Task)), ("input_kind", get_args(InputKind))):
         if (found := getattr(made, field)) not in known:
             mistakes.add(field, f'it is "{found}"; write one of {", ".join(known)}')
+    for field in ("x", "y", "user_N", "subclass_N", "test_N"):
+        if (value := getattr(made, field)) is not None and not isinstance(value, np.ndarray):
+            mistakes.add(field, f"it is a {type(value).__name__}; convert it with numpy.asarray({field})")
+    mistakes.stop_if_any()
     x, y = _array(made.x, "x", mistakes), _array(made.y, "y", mistakes)
     mistakes.stop_if_any()
     wanted = np.dtype(np.int64 if made.input_kind == "tokens" else np.float32)
@@ -153,10 +157,15 @@ def _check_made(made: Dataset, name: str) -> None:
         mistakes.add("x", f"its shape is {x.shape}; it must be (examples, ...), and not empty")
     if made.input_kind != "tokens":
         _finite(x, "x", mistakes)
-    others = {"y": y, "user_N": made.user_N, "subclass_N": made.subclass_N, "test_N": made.test_N}
-    for field, array in others.items():
-        if array is not None and len(array) != len(x):
-            mistakes.add(field, f"it has {len(array)} entries, but x has {len(x)}; the numbers must be equal")
+    if len(y) != len(x):
+        mistakes.add("y", f"it has {len(y)} entries, but x has {len(x)}; the numbers must be equal")
+    for field, names in (("user_N", made.user_names), ("subclass_N", made.subclass_names), ("test_N", None)):
+        if (marks := getattr(made, field)) is not None:
+            _check_marks(marks, field, len(x), names, mistakes)
+    if made.input_kind == "features" and x.ndim == 2 and made.feature_names and len(made.feature_names) != x.shape[1]:
+        mistakes.add(
+            "feature_names", f"there are {len(made.feature_names)}, but x has {x.shape[1]} features; name each"
+        )
     if made.task == "classification" and not made.classes:
         mistakes.add("classes", "there are none; name the classes in the order of their numbers in y")
     elif made.task in ("classification", "multi-label"):
@@ -169,6 +178,22 @@ def _check_made(made: Dataset, name: str) -> None:
     if made.task not in ("classification", "multi-label") and made.classes:
         mistakes.add("classes", f"there are classes, but task={made.task} has none; leave them out")
     mistakes.stop_if_any()
+
+
+def _check_marks(
+    marks: NDArray[np.generic], field: str, count: int, names: Sequence[str] | None, mistakes: FileMistakes
+) -> None:
+    """Check what a data set says of each example: whether it is for testing, or (with names) the number of a name."""
+    if marks.shape != (count,):
+        mistakes.add(field, f"its shape is {marks.shape}, but x has {count} examples; it must be ({count},)")
+    elif names is None and marks.dtype != np.bool_:
+        # 0 and 1 would be the numbers of two examples, where True and False choose from all of them
+        mistakes.add(field, f"it holds {marks.dtype}; it must be True (for testing) and False: write {field} == 1")
+    elif names is not None and marks.dtype != np.int64:
+        mistakes.add(field, f"it holds {marks.dtype}; convert it with {field}.astype(numpy.int64)")
+    elif names is not None and {*marks.tolist()} - {*range(len(names))}:
+        problem = f"numbers from {marks.min()} to {marks.max()} are not those of {len(names)} names, from 0 on"
+        mistakes.add(field, f"{problem}; name each")
 
 
 def _called(function: str) -> Any:
