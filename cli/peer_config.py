@@ -21,7 +21,7 @@ from fedpeer.config.reading import typed
 from fedpeer.config.registries import choice_problem, metric_problems, tracker_problems
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
-from fedpeer.learning.anchors import anchored, anchored_federation, anchored_network, anchored_tracker
+from fedpeer.learning.anchors import anchored, anchored_federation, anchored_network, anchored_tracker, located
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def _whole(file: PeerFile, folder: Path) -> PeerFile:
     """Return the peer file with absolute paths."""
 
     def whole(path: str) -> str:
-        return str((folder / path).resolve())
+        return str(located(path, folder))
 
     identity, board = file.identity, file.dashboard
     if identity is not None:

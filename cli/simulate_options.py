@@ -69,7 +69,7 @@ def options_of(
     refuse(source, problems, consequence)
     assert federation is not None
     return SimulationRequest(
-        federation=anchored_federation(federation, config.parent if config and "dataset" not in given else Path()),
+        federation=anchored_federation(federation, config.parent if config else Path(), source.options),
         methods=methods,
         seeds=tuple(range(federation.seed, federation.seed + options.repeats)),
         **options.model_dump(exclude={"repeats"}),

@@ -108,6 +108,40 @@ def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytes
     assert typed.value == str((tmp_path / "a.csv").resolve())
 
 
+def test_each_path_starts_where_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of an option in the working folder, that of a file in the file's folder."""
+    (tmp_path / "sub").mkdir()
+    for folder in (tmp_path, tmp_path / "sub"):
+        (folder / "start.safetensors").write_bytes(folder.name.encode())
+    file = tmp_path / "sub" / "federation.yaml"
+    file.write_text(
+        "learning: {start: 'file:start.safetensors'}\n"
+        "simulation: {dataset: 'csv:a.csv,label=y', tracking: 'tensorboard,folder=boards'}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def paths(**given: str) -> list[str]:
+        found = options_of(given, Path("sub/federation.yaml")).federation
+        (tracker,) = found.simulation.tracking
+        start = found.learning.start
+        assert start is not None
+        whole = [found.simulation.dataset.value, tracker.settings["folder"], start.value]
+        return [str(Path(each).relative_to(tmp_path)) for each in whole]
+
+    assert paths() == ["sub/a.csv", "sub/boards", "sub/start.safetensors"]
+    assert paths(dataset="csv:b.csv,label=y") == ["b.csv", "sub/boards", "sub/start.safetensors"]
+    assert paths(tracking="tensorboard,folder=mine") == ["sub/a.csv", "mine", "sub/start.safetensors"]
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    home = str((tmp_path / "me" / "a.csv").resolve())
+    assert options_of({"dataset": "csv:~/a.csv,label=y"}).federation.simulation.dataset.value == home
+    file = tmp_path / "federation.yaml"
+    file.write_text("simulation: {dataset: 'csv:~/a.csv,label=y'}")
+    assert options_of({}, file).federation.simulation.dataset.value == home
+
+
 def test_a_resumed_run_keeps_what_it_was_asked() -> None:
     request = options_of({"peers": 4, "lr": "0.5", "split": "iid/swap:1+2,on=1-2", "compare": "local", "workers": 1})
     data = request.to_json()

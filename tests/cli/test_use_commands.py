@@ -77,6 +77,21 @@ def test_evaluate_reads_a_file_like_those_that_the_model_was_trained_on(run: Fed
     assert "label=outcome: there is no such column; there are: a, b" in missing.err
 
 
+@pytest.mark.slow
+def test_names_with_commas_are_written_in_double_quotes(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    """The run keeps them, so that a later command finds file and columns again."""
+    content = table(tmp_path / "ward.csv").read_text().replace("a,b,outcome", '"height, cm",b,"fine, or=not"')
+    (tmp_path / "ward 3, new.csv").write_text(content)
+    options = ["--peers", "2", "--split", "iid", "--rounds", "1", "--workers", "1", "--quiet"]
+    unquoted = fedpeer("simulate", "--dataset", "csv:ward 3, new.csv,label=b", *options)
+    assert unquoted.code == 2
+    assert 'or a value with a comma in double quotes: csv:"a,b"' in " ".join(unquoted.err.split())
+    data = 'csv:"ward 3, new.csv",label="fine, or=not"'
+    assert fedpeer("simulate", "--dataset", data, *options).code == 0
+    assert "its own test part" in fedpeer("evaluate", "last", "--peer", "peer1").out
+    assert "90 examples" in fedpeer("evaluate", "last", "ward 3, new.csv", "--peer", "peer1").out
+
+
 def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are found by name, other columns are ignored, and no label is needed."""
     (tmp_path / "new.csv").write_text("b,name,a\n1,x,9\n9,y,1\n")
