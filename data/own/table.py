@@ -33,6 +33,8 @@ from fedpeer.data.own.text import text_column, tokens_of
 
 #: Rows converted at once: enough for numpy to be quick, few enough not to hold the text of a big file in memory.
 BATCH_ROWS = 10_000
+#: How the names of columns begin that pandas makes of a table's index.
+_INDEX = "__index_level_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -300,7 +302,7 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
         found = ", ".join(header[:4]) + (", ..." if len(header) > 4 else "")
         text = f'it has no column "{unnamed[0]}" and looks like a row of examples ({found})'
         raise mistakes.stop(line, f"{text}; write a line with the names of the columns above it")
-    for twice in sorted({name for name in header if header.count(name) > 1}):
+    for twice in sorted({name for name in header if name and header.count(name) > 1}):
         where = ", ".join(str(place + 1) for place, each in enumerate(header) if each == twice)
         mistakes.add(line, f'columns {where} are all called "{twice}"; give each its own name')
     named = {"label": wanted.label, "user": wanted.user, "text": None if wanted.text is None else wanted.text.column}
@@ -310,7 +312,12 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
             near = difflib.get_close_matches(name, header, n=1)
             hint = f'did you mean "{near[0]}"?' if near else "there are: " + ", ".join(header[:20])
             mistakes.add(f"{setting}={name}", f"there is no such column; {hint}")
+    if nameless := [str(place) for place, name in enumerate(header, 1) if not name]:
+        which = f"column {nameless[0]} has" if len(nameless) == 1 else f"columns {', '.join(nameless[:8])} have"
+        mistakes.add(line, f"{which} no name; name each, and write no index (pandas: to_csv(index=False))")
     features = wanted.features(header)
+    for index in [name for name in features if name.startswith(_INDEX)]:
+        mistakes.add(line, f"{index} is the index of a pandas table and no feature; leave it out with drop={index}")
     if wanted.text is not None and features:
         more = f"{', '.join(features[:8])} {'are' if len(features) > 1 else 'is'} neither label, user nor text"
         mistakes.add(line, f"{more}; leave out what is not learned from with drop={'+'.join(features)}")
