@@ -89,6 +89,23 @@ def anchored_federation(
     return federation.model_copy(update=found)
 
 
+def by_content(choice: Choice) -> Choice:
+    """Return an anchored choice of a user's own data with a digest of what is there instead of its path.
+
+    So the same data are equal wherever they lie. What cannot be read keeps its path.
+    """
+    if choice.name not in OWN or choice.value is None or not (path := Path(str(choice.value))).exists():
+        return choice
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    hashed = hashlib.blake2b(digest_size=16)
+    try:
+        for file in files:
+            hashed.update(f"{file.relative_to(path).as_posix()} {_file_digest(file)}\n".encode())
+    except OSError:
+        return choice
+    return Choice(choice.name, hashed.hexdigest(), choice.settings)
+
+
 def anchored_tracker(choice: Choice, folder: Path) -> Choice:
     """Return a tracker with an absolute path if it writes into a folder."""
     try:
@@ -121,9 +138,13 @@ def models_named(federation: Federation) -> list[Path]:
 def _digest(path: Path) -> str:
     """Return the hex BLAKE2b-128 of a file, by which peers compare their copies."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return _file_digest(path)
     except OSError as problem:
         raise DataError(
             f"learning.start: {path} cannot be read ({problem.strerror}); copy the model to that path"
         ) from None
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
