@@ -7,7 +7,6 @@ set's `source`, for the user to see.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 
@@ -15,11 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import Task
-from fedpeer.data.own.mistakes import FileMistakes
+from fedpeer.data.own.mistakes import FileMistakes, check_class_names, nearest_of
 from fedpeer.data.splits.cuts import checked_fraction, stratified
 
 #: A label column with more different whole numbers than this has a quantity, not classes.
 CLASSES_GUESSED_MAX = 50
+#: What other programs write for a value that is missing.
+_NO_VALUE = ("nan", "na", "n/a", "#n/a", "null", "?", "-")
+#: Those that no class is called.
+_NO_LABEL = ("nan", "n/a", "#n/a", "null")
 #: Words for a label that holds or does not, beside the numbers 1 and 0.
 _MARKS = {"false": 0.0, "true": 1.0}
 #: A number as half of Europe writes it, with thousands set off by a point, a blank or an apostrophe or not at all.
@@ -68,6 +71,8 @@ def _not_a_number(cell: str, column: str) -> tuple[str, str]:
     way_out = f"fill it in, delete the row, or leave the column out with drop={column}"
     if not cell.strip():
         return "empty", f"the cell is empty; {way_out}"
+    if cell.strip().lower() in _NO_VALUE and _read(cell) is None:
+        return "missing", f'"{cell.strip()}" stands for no value; {way_out}'
     value = _read(cell)
     if value is None and (meant := _meant(cell)):
         (mark, number), *others = meant.items()
@@ -128,7 +133,8 @@ def label_marks(cells: Sequence[str], rows: Sequence[int], column: str, mistakes
 
 
 def _missing(label: str) -> bool:
-    return not label or label.lower() == "nan"
+    """Return whether a label stands for none; a class may be called na, in lower case, as NA is R's missing value."""
+    return not label or label == "NA" or label.lower() in _NO_LABEL
 
 
 def class_numbers(
@@ -138,12 +144,15 @@ def class_numbers(
 
     `classes`, if given, fixes names and order: peers with separate files must agree on them.
     """
+    check_class_names(classes, mistakes)
     for row, label in zip(rows, label_N, strict=True):
-        if _missing(label):
-            mistakes.add(f"row {row}, column {column}", "the label is missing; fill it in or delete the row", column)
+        if _missing(label) and label not in classes:
+            told = f' ("{label}"; if that is a class, name all: classes=a+b+...)' if label else ""
+            problem = f"the label is missing{told}; fill it in or delete the row"
+            mistakes.add(f"row {row}, column {column}", problem, (column, "missing"))
         elif classes and label not in classes:
-            near = difflib.get_close_matches(label, classes, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else f"classes are {', '.join(classes)}"
+            near = nearest_of(label, classes)
+            hint = f'did you mean "{near}"?' if near else f"classes are {', '.join(classes)}"
             mistakes.add(
                 f"row {row}, column {column}", f'"{_shortened(label)}" is not a class; {hint}', (column, label)
             )

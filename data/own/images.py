@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import difflib
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.columns import described, drawn_test_part
-from fedpeer.data.own.mistakes import FileMistakes
+from fedpeer.data.own.mistakes import FileMistakes, check_class_names, nearest_of, opening
 
 
 def images(
@@ -47,7 +46,10 @@ def images(
     if len(resize) > 2 or any(side < 1 for side in resize):
         raise DataError(f"resize={'+'.join(map(str, resize))}: write one size in pixels, or width+height")
     mistakes = FileMistakes(path)
-    folders = sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
+    with opening(path):
+        folders = sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
+    check_class_names(classes, mistakes)
+    mistakes.stop_if_any()
     names = classes or tuple(folders)
     if len(names) < 2:
         raise mistakes.stop("", f"it has {len(names)} folders in it; it must have one for each class, two or more")
@@ -89,13 +91,14 @@ def images(
 def _check_classes(folders: Sequence[str], names: Sequence[str], mistakes: FileMistakes) -> None:
     for folder in folders:
         if folder not in names:
-            near = difflib.get_close_matches(folder, names, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else f"classes are {', '.join(names)}"
+            near = nearest_of(folder, names)
+            hint = f'did you mean "{near}"?' if near else f"classes are {', '.join(names)}"
             mistakes.add(folder, f"this folder is not a class; {hint}")
 
 
 def _inside(folder: Path, mistakes: FileMistakes) -> list[Path]:
-    found = sorted(each for each in folder.iterdir() if each.name[0] != ".")
+    with opening(str(folder)):
+        found = sorted(each for each in folder.iterdir() if each.name[0] != ".")
     for each in found:
         if each.is_dir():
             place = f"{folder.name}/{each.name}"

@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.config.choice import bind_settings, lookup, parse_choice
+from fedpeer.config.choice import bind_settings, call_choice, lookup, parse_choice
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN, csv, images, npz, parquet, python_arrays
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.data.own.mistakes import SHOWN_MAX
+from fedpeer.data.splits import SPLITS
 
 GOOD = "age,weight,ward,outcome\n61,70.5,a,sick\n45,80,b,well\n\n33,65.25,a,well\n"
 
@@ -188,6 +189,21 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
             {},
             ["is the index of a pandas table", "drop=__index_level_0__"],
         ),
+        ("a,outcome\nNA,x\n2,y\n", {}, ['row 2, column a: "NA" stands for no value; fill it in, delete the row']),
+        ("a,outcome\n1,x\n2,y\n3,NA\n", {}, ['the label is missing ("NA"; if that is a class, name all: classes=a+b']),
+        ("a,outcome\n1,3.5\n2,3.5\n", {}, ["column outcome: all rows have 3.5; name another column, or write task="]),
+        (
+            GOOD,
+            {"label": "OUTCOME", "drop": ("ward",)},
+            ['label=OUTCOME: there is no such column; did you mean "outcome"?'],
+        ),
+        (GOOD, {"delimiter": ":"}, ['there is one column, "age,weight,ward,outcome"; leave delimiter out']),
+        (
+            GOOD,
+            {"drop": ("ward",), "classes": ("sick", "well", "sick")},
+            ['"sick" is named twice; name each class once'],
+        ),
+        (GOOD, {"drop": ("ward",), "classes": ("sick",)}, ["classes=sick: there must be two classes or more"]),
         ("5.1,3.5,ill\n4.9,3.0,well\n", {}, ['no column "outcome"', "a row of examples (5.1, 3.5, ill)", "above it"]),
         ("outcome\nx\ny\n", {}, ["no column is left as a feature"]),
         ('a,outcome\n1,"x\n', {}, ["cannot be read as CSV"]),
@@ -231,6 +247,39 @@ def test_bytes_that_are_no_text_and_files_that_are_none(table: Callable[[str | b
     assert "row 3: it is not UTF-8" in _message(csv, path=latin, label="y")
     assert 'did you mean "wards.csv"?' in _message(csv, path=str(tmp_path / "ward.csv"), label="y")
     assert "is a folder" in _message(csv, path=str(tmp_path), label="y")
+    for content, said in (
+        (b"PK\x03\x04\x14\x00\x06\x00\xff\xff", "it is an Excel or other zip file; save the sheet as CSV UTF-8"),
+        (b"PAR1\xff\xff", "it is a Parquet file; write parquet:FILE"),
+        ("a,y\n1,x\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),
+    ):
+        assert said in _message(csv, path=table(content), label="y")
+
+
+@pytest.mark.parametrize("read", [csv, npz, images], ids=lambda read: read.__name__)
+def test_what_may_not_be_read_is_told_as_that(
+    read: Callable[..., Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who runs the tests may read everything, so the refusal is played."""
+    path = tmp_path / "mine"
+    if read is images:
+        path.mkdir()
+    else:
+        path.write_bytes(b"a,y")
+
+    def refused(*given: Any, **more: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(Path, "iterdir", refused)
+    more = {"label": "y"} if read is csv else {}
+    assert f"{path}: it cannot be opened (Permission denied)" in _message(read, path=str(path), **more)
+
+
+def test_a_class_may_be_called_as_missing_values_are_elsewhere(table: Callable[[str | bytes], str]) -> None:
+    path = table("a,y\n1,NA\n2,EU\n")
+    assert csv(path=path, label="y", classes=("EU", "NA")).y.tolist() == [1, 0]
+    same = table("a,y\n1,3.5\n2,3.5\n")
+    assert csv(path=same, label="y", task="regression").y.tolist() == [3.5, 3.5]
 
 
 @settings(max_examples=40)
@@ -690,3 +739,13 @@ def test_where_a_missing_file_was_looked_for_is_said_of_relative_paths_only(
     assert _message(csv, path="nowhere.csv", label="y") == f"there is no file nowhere.csv (looked in {tmp_path})"
     whole = f"{tmp_path}/elsewhere/nowhere.csv"
     assert _message(csv, path=whole, label="y") == f"there is no file {whole}"
+
+
+def test_a_data_set_all_of_which_is_for_testing_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "all.npz"
+    np.savez(path, x=np.ones((6, 2)), y=np.arange(6) % 2, test=np.ones(6, bool))
+    for rule in ("iid", "dirichlet:0.5"):
+        choice = parse_choice(rule)
+        split = call_choice(choice, SPLITS, "split")
+        with pytest.raises(DataError, match="no example to train on: all are for testing; mark fewer, or set test_fr"):
+            split(npz(path=str(path)), 2, np.random.default_rng(0))
