@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpeer.data.dataset import DataError, Dataset, InputKind, Task
 from fedpeer.data.own.code import imported
 from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_part, users
-from fedpeer.data.own.mistakes import FileMistakes, check_class_names, check_there
+from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, check_there
 
 #: Readers of an array's header, by the version of the format.
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -166,7 +166,7 @@ def _check_made(made: Dataset, name: str) -> None:
         mistakes.add(
             "feature_names", f"there are {len(made.feature_names)}, but x has {x.shape[1]} features; name each"
         )
-    check_class_names(made.classes, mistakes)
+    check_chosen_names(made.classes, mistakes)
     if made.task == "classification" and not made.classes:
         mistakes.add("classes", "there are none; name the classes in the order of their numbers in y")
     elif made.task in ("classification", "multi-label"):
@@ -252,7 +252,7 @@ def from_arrays(
     kind = kind or ("features" if raw_x.ndim == 2 else "image")
     kept_x = _inputs(raw_x, kind, mistakes)
     wanted = task or _guessed_task(raw_y, classes)
-    check_class_names(classes, mistakes)
+    check_chosen_names(classes, mistakes)
     kept_y, names = _targets(raw_y, wanted, classes, mistakes)
     user_N, user_names = (None, ()) if user is None else _users(user, mistakes)
     mistakes.stop_if_any()

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import Task
-from fedpeer.data.own.mistakes import FileMistakes, check_class_names, nearest_of
+from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of
 from fedpeer.data.splits.cuts import checked_fraction, stratified
 
 #: A label column with more different whole numbers than this has a quantity, not classes.
@@ -144,7 +144,7 @@ def class_numbers(
 
     `classes`, if given, fixes names and order: peers with separate files must agree on them.
     """
-    check_class_names(classes, mistakes)
+    check_chosen_names(classes, mistakes)
     for row, label in zip(rows, label_N, strict=True):
         if _missing(label) and label not in classes:
             told = f' ("{label}"; if that is a class, name all: classes=a+b+...)' if label else ""

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.columns import described, drawn_test_part
-from fedpeer.data.own.mistakes import FileMistakes, check_class_names, nearest_of, opening
+from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of, opening
 
 
 def images(
@@ -48,7 +48,7 @@ def images(
     mistakes = FileMistakes(path)
     with opening(path):
         folders = sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
-    check_class_names(classes, mistakes)
+    check_chosen_names(classes, mistakes)
     mistakes.stop_if_any()
     names = classes or tuple(folders)
     if len(names) < 2:

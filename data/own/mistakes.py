@@ -89,7 +89,7 @@ def nearest_of(name: str, known: Iterable[str]) -> str:
     return alike[near[0]] if near else ""
 
 
-def check_class_names(classes: tuple[str, ...], mistakes: FileMistakes) -> None:
+def check_chosen_names(classes: tuple[str, ...], mistakes: FileMistakes) -> None:
     """Note the mistakes in the names that a user gives the classes; none given is none."""
     if len(classes) == 1:
         mistakes.add(f"classes={classes[0]}", "there must be two classes or more; name all of them: classes=a+b+...")
