@@ -168,8 +168,8 @@ def _taken_over(
         ConfigError: the file is invalid.
         DataError, NetworkError: a model cannot be read.
     """
-    from fedpeer.cli.anchors import anchored_federation, models_named
     from fedpeer.cli.config import ConfigSource, load
+    from fedpeer.learning.anchors import anchored_federation, models_named
     from fedpeer.slicing.models import model_mistakes as wrong_models
 
     federation = load(ConfigSource.of_file(file), _NOTHING_WRITTEN)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from fedpeer.cli.anchors import anchored, anchored_federation, anchored_network, anchored_tracker
 from fedpeer.cli.config import ConfigSource, load, refuse
 from fedpeer.config.choice import bind_settings
 from fedpeer.config.federation import Federation
@@ -22,6 +21,7 @@ from fedpeer.config.reading import typed
 from fedpeer.config.registries import choice_problem, metric_problems, tracker_problems
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
+from fedpeer.learning.anchors import anchored, anchored_federation, anchored_network, anchored_tracker, located
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -112,7 +112,7 @@ def _whole(file: PeerFile, folder: Path) -> PeerFile:
     """Return the peer file with absolute paths."""
 
     def whole(path: str) -> str:
-        return str((folder / path).resolve())
+        return str(located(path, folder))
 
     identity, board = file.identity, file.dashboard
     if identity is not None:

@@ -11,7 +11,6 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from fedpeer.cli.anchors import anchored
 from fedpeer.config.address import OUTBOUND, Endpoint, PeerUrl, all_interfaces, loopback, read_host, unspecified
 from fedpeer.config.choice import ChoiceError
 from fedpeer.config.peer_file import DataSettings
@@ -19,6 +18,7 @@ from fedpeer.config.peer_id import is_id
 from fedpeer.config.problems import ConfigProblem, found_text
 from fedpeer.config.registries import choice_problem
 from fedpeer.config.rules import peer_ids
+from fedpeer.learning.anchors import anchored
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
 from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, InvitedPeer, invited_peer, ports
 from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster

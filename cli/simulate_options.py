@@ -11,7 +11,6 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedpeer.cli.anchors import anchored_federation
 from fedpeer.cli.config import ConfigSource, refuse
 from fedpeer.cli.setting_options import OPTIONS
 from fedpeer.config.choice import Choice, ChoiceError, from_data, parse_choice, side_by_side
@@ -19,8 +18,9 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.reading import typed
 from fedpeer.config.rules import Combination, Vocabulary, problems_of
-from fedpeer.config.settings import RunOptions
-from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest, default_methods
+from fedpeer.config.settings import FederationSettings, RunOptions
+from fedpeer.learning.anchors import anchored_federation
+from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest, beside_local, default_methods
 
 #: Options that may change when a run is resumed: where it runs.
 HERE = ("device", "workers", "address", "shards")
@@ -49,14 +49,13 @@ def options_of(
         ConfigError: all problems of options and file.
     """
     source = ConfigSource.of_file(config) if config else ConfigSource()
-    written = (source.data.get("learning") or {}) if isinstance(source.data.get("learning"), dict) else {}
     problems = [*source.marks.problems, *_lay(source, given)]
     if argument:
         source.options[OPTIONS[argument]] = "NAME"
     options, more = _run_options(source, given)
     federation, wrong = typed(Federation, source.data)
     problems += [*more, *wrong]
-    methods = _methods(given, federation, "algorithm" in written, problems)
+    methods = _methods(given, federation, problems)
     if federation is not None:
         together = Combination(
             federation=federation,
@@ -70,7 +69,7 @@ def options_of(
     refuse(source, problems, consequence)
     assert federation is not None
     return SimulationRequest(
-        federation=anchored_federation(federation, config.parent if config and "dataset" not in given else Path()),
+        federation=anchored_federation(federation, config.parent if config else Path(), source.options),
         methods=methods,
         seeds=tuple(range(federation.seed, federation.seed + options.repeats)),
         **options.model_dump(exclude={"repeats"}),
@@ -135,12 +134,12 @@ def _lay(source: ConfigSource, given: Mapping[str, Any]) -> list[ConfigProblem]:
 
 
 def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
-    """Lay `--lr` over the settings of whichever optimizer is chosen."""
+    """Lay `--lr` over the settings of whichever optimizer is chosen, or else is the default for these data."""
     path = OPTIONS["optimizer"]
     learning = source.data.get("learning")
     before = learning.get("optimizer") if isinstance(learning, dict) else None
     try:
-        optimizer = from_data(before if before is not None else "sgd")
+        optimizer = from_data(before) if before is not None else _default_optimizer(source)
     except ChoiceError:
         return []  # reported where the optimizer itself is checked
     own = optimizer.name == "python"  # its value is its name, and no rate
@@ -149,6 +148,14 @@ def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
     value = optimizer.value if own else None
     source.lay("--lr", path, Choice(optimizer.name, value, {**optimizer.settings, "lr": text}))
     return []
+
+
+def _default_optimizer(source: ConfigSource) -> Choice:
+    """Return the optimizer that trains where none is chosen: that of tables, if the data are one."""
+    simulation = source.data.get("simulation")
+    data = {key: simulation[key] for key in ("dataset",) if key in simulation} if isinstance(simulation, dict) else {}
+    suited, _ = typed(FederationSettings, {"simulation": data})  # what is wrong with them is reported elsewhere
+    return (suited or FederationSettings()).learning.optimizer
 
 
 def _run_options(source: ConfigSource, given: Mapping[str, Any]) -> tuple[RunOptions, list[ConfigProblem]]:
@@ -161,26 +168,18 @@ def _run_options(source: ConfigSource, given: Mapping[str, Any]) -> tuple[RunOpt
 
 
 def _methods(
-    given: Mapping[str, Any], federation: Federation | None, in_file: bool, problems: list[ConfigProblem]
+    given: Mapping[str, Any], federation: Federation | None, problems: list[ConfigProblem]
 ) -> tuple[Choice, ...]:
-    """Return the algorithms to compare: those of `--compare`, or local and that of `--algorithm`, or the default three.
-
-    An algorithm that the file names replaces the one of the same name among the default three, or else is compared
-    with local.
-    """
+    """Return the algorithms to compare: those of `--compare`, or local and that of `--algorithm`, or the defaults."""
     if "compare" in given:
         if "algorithm" in given:
             problems.append(
                 ConfigProblem((), "--algorithm names one method and --compare several; leave one out", "--compare")
             )
         return _compared(given["compare"], problems)
-    usual = DEFAULT_METHODS if federation is None else default_methods(federation)
-    if federation is None or not ("algorithm" in given or in_file):
-        return tuple(map(Choice, usual))
-    chosen = federation.learning.algorithm
-    if "algorithm" not in given and chosen.name in usual:
-        return tuple(chosen if name == chosen.name else Choice(name) for name in usual)
-    return (chosen,) if chosen.name == "local" else (Choice("local"), chosen)
+    if federation is None:
+        return tuple(map(Choice, DEFAULT_METHODS))
+    return beside_local(federation.learning.algorithm) if "algorithm" in given else default_methods(federation)
 
 
 def _compared(text: str, problems: list[ConfigProblem]) -> tuple[Choice, ...]:

@@ -5,6 +5,8 @@ A name is a peer's own file, its state folder, or a simulation's run with a meth
 
 from __future__ import annotations
 
+import inspect
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,19 +15,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.cli.anchors import anchored
 from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, own_function
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigError, ConfigProblem
-from fedpeer.data.dataset import ASKED, DataError
+from fedpeer.config.settings import TABLES
+from fedpeer.data.dataset import ASKED, DataError, Dataset
 from fedpeer.data.held import held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
+from fedpeer.learning.anchors import anchored
 from fedpeer.learning.holdings import dataset_split, held_by, load_dataset
-from fedpeer.learning.models import BestRound, Model, best_round, load_model
+from fedpeer.learning.models import BestRound, Card, Model, best_round, load_model
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 
@@ -93,7 +96,7 @@ def _of_peer(config: PeerConfig, named: Named) -> TrainedModels:
     return TrainedModels(
         model=model,
         own_test_part=lambda: _own_test_part(file, config.federation),
-        source=file.data.source,
+        source=file.data.source if file.data.part is None else config.federation.simulation.dataset,
         best=best,
     )
 
@@ -185,33 +188,70 @@ def like_its_own(file: str, found: TrainedModels) -> Choice:
         raise ConfigError("the command line", [ConfigProblem((), text, "FILE")])
     settings = {name: value for name, value in source.settings.items() if name != "path"}
     ending = Path(file).suffix.lower().removeprefix(".")
-    if ending != source.name and ending in ("csv", "parquet") and source.name in ("csv", "parquet"):
+    kind = ending if ending in TABLES and source.name in TABLES else source.name
+    if kind != source.name:
         settings.pop("delimiter", None)
-        return Choice(ending, file, settings)
-    return Choice(source.name, file, settings)
+    return Choice(kind, file, settings)
 
 
 def examples_in(choice: Choice, model: Model) -> Examples:
-    """Return the examples of a data set or file, such as `csv:ward3.csv,label=outcome`.
+    """Return the examples of a data set or file, such as `csv:ward3.csv,label=outcome`, as the model takes them.
 
     Raises:
         ChoiceError, DataError: it cannot be read, or does not fit the model.
     """
-    text, card, choice = str(choice), model.card, anchored(choice, Path())
-    classifies = card.shape.task == "classification"
-    if choice.name in OWN and classifies and card.classes and "classes" not in choice.settings:
-        choice = Choice(choice.name, choice.value, {**choice.settings, "classes": card.classes})
-    dataset = load_dataset(choice)
-    if (dataset.task, dataset.classes) != (card.shape.task, card.classes):
-        kind = "classes" if classifies else "labels"
+    text, card = str(choice), model.card
+    dataset = load_dataset(anchored(_as_trained(choice, card), Path()))
+    y = _targets_in(dataset, card)
+    if y is None:
+        kind = "classes" if card.shape.task == "classification" else "labels"
         trained_for = f"the {kind} {', '.join(card.classes)}" if card.classes else ASKED[card.shape.task]
         raise DataError(f"{text}: its targets are not those of the model, which was trained for {trained_for}")
+    targets = math.prod(y.shape[1:])
+    if targets != card.shape.targets:
+        raise DataError(f"{text}: an example has {targets} targets, but the model predicts {card.shape.targets}")
     x = dataset.x
     if card.features and dataset.feature_names and card.features != dataset.feature_names:
         missing = [name for name in card.features if name not in dataset.feature_names]
         if missing:
             raise DataError(f"{text}: there is no column {', '.join(missing[:8])}, which the model needs")
         x = x[:, [dataset.feature_names.index(name) for name in card.features]]
-    if tuple(x.shape[1:]) != card.shape.input_shape:
-        raise DataError(f"{text}: an example has shape {x.shape[1:]}, but the model takes {card.shape.input_shape}")
-    return x, dataset.y
+    kinds = (dataset.input_kind, card.shape.input_kind)
+    if tuple(x.shape[1:]) != card.shape.input_shape or kinds[0] != kinds[1]:
+        shapes = (tuple(x.shape[1:]), card.shape.input_shape)
+        raise DataError(f"{text}: an example is {kinds[0]} {shapes[0]}, but the model takes {kinds[1]} {shapes[1]}")
+    if kinds[1] == "tokens" and (most := int(np.max(x))) >= card.shape.vocabulary:
+        raise DataError(
+            f"{text}: it has token {most}, but the model knows {card.shape.vocabulary}; use the tokenizer of the model"
+        )
+    return x, y
+
+
+def _as_trained(choice: Choice, card: Card) -> Choice:
+    """Return the choice of own data, read for the targets that the model was trained for unless it says otherwise.
+
+    So a file with a few rows has the classes of all, and numbers to predict that are whole are no classes.
+    """
+    known = inspect.signature(OWN[choice.name]).parameters if choice.name in OWN else {}
+    found: dict[str, Any] = {}
+    if card.shape.task == "classification":
+        found = {"classes": card.classes}
+    elif card.shape.task == "regression":
+        found = {"task": "regression"}
+    elif card.shape.task == "multi-label" and "labels" not in known:
+        found = {"task": "multi-label", "classes": card.classes}
+    settings = {name: value for name, value in found.items() if value and name in known}
+    return Choice(choice.name, choice.value, {**settings, **choice.settings})
+
+
+def _targets_in(dataset: Dataset, card: Card) -> NDArray[np.generic] | None:
+    """Return the targets with the model's numbers of classes, or columns of labels; None: they are others."""
+    if dataset.task != card.shape.task or not {*dataset.classes} <= {*card.classes}:
+        return None
+    if dataset.classes == card.classes:
+        return dataset.y
+    if dataset.task == "classification":
+        return np.array([card.classes.index(name) for name in dataset.classes])[dataset.y.astype(np.int64)]
+    if len(dataset.classes) < len(card.classes):
+        return None
+    return dataset.y[:, [dataset.classes.index(name) for name in card.classes]]

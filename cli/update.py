@@ -21,6 +21,7 @@ from fedpeer.config.problems import ConfigError, ConfigProblem
 if TYPE_CHECKING:
     from fedpeer.config.contract import Difference, HeldContract
     from fedpeer.config.federation import Federation
+    from fedpeer.config.settings import SimulationSettings
     from fedpeer.peer.runtime.authority import Authority
 
 #: Seconds in which a contract reaches all peers, with a wide margin; and between two measurements of their round.
@@ -42,21 +43,22 @@ def update(
 
     Run it where the authority's key is. A different network needs a new federation.
     """
-    from fedpeer.cli.anchors import anchored_federation
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.config.contract import differences, overlaid, text_of
+    from fedpeer.learning.anchors import anchored_federation
     from fedpeer.learning.wire_forms import succeeding
     from fedpeer.peer.runtime.announce import announce
     from fedpeer.peer.runtime.authority import open_authority, sign_next
 
     authority = open_authority(folder)
-    before = anchored_federation(load(ConfigSource.of_file(folder / "federation.yaml"), _NOTHING_SIGNED), folder)
-    after = anchored_federation(load(ConfigSource.of_file(new), _NOTHING_SIGNED), new.parent)
+    written = [load(ConfigSource.of_file(file), _NOTHING_SIGNED) for file in (folder / "federation.yaml", new)]
+    before, after = map(anchored_federation, written, (folder, new.parent))
     held = _in_force(authority, before)
     contract = succeeding(_plain(held.text), overlaid(held, after))
     algorithm = str(after.learning.algorithm)
     differing = differences(_plain(held.text), contract)
-    problems = list(_problems(authority, before, after, differing))
+    simulated = _differing(*(each.simulation for each in (*written, before, after)))
+    problems = list(_problems(authority, after, differing, simulated))
     if problems:
         raise ConfigError(str(new), problems, _NOTHING_SIGNED)
     starts = from_round or _soon(authority, before.learning.rounds)
@@ -95,8 +97,27 @@ def _in_force(authority: Authority, file: Federation) -> HeldContract:
     return HeldContract(0, kept[0].text if kept else began, named(file))
 
 
+def _differing(*simulations: SimulationSettings) -> list[str]:
+    """Return the settings of simulated peers that differ between two files; data are compared by what is there.
+
+    A setting that is written in the same way is the same: the new file takes the place of the one before.
+
+    Args:
+        simulations: as the two files write it, and with absolute paths.
+    """
+    from fedpeer.learning.anchors import by_content
+
+    written, then, *whole = simulations
+    found, wanted = (each.model_copy(update={"dataset": by_content(each.dataset)}) for each in whole)
+    return [
+        name
+        for name in type(written).model_fields
+        if getattr(written, name) != getattr(then, name) and getattr(found, name) != getattr(wanted, name)
+    ]
+
+
 def _problems(
-    authority: Authority, before: Federation, after: Federation, differing: list[Difference]
+    authority: Authority, after: Federation, differing: list[Difference], simulated: list[str]
 ) -> Iterator[ConfigProblem]:
     """Yield the reasons why this change is impossible."""
     from fedpeer.config.contract import NEW_FEDERATION
@@ -108,9 +129,9 @@ def _problems(
         if not each.changes:
             path = tuple(each.path.split("."))
             yield ConfigProblem(path, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
-    if before.simulation != after.simulation:
+    for name in simulated:
         text = "it describes simulated peers only and is not part of a contract; leave it unchanged"
-        yield ConfigProblem(("simulation",), text)
+        yield ConfigProblem(("simulation", name), text)
     for wrong in wrong_models(after.models(), [entry.id for entry in authority.roster.entries]):
         yield ConfigProblem(("partial_models",), wrong.message)
 

@@ -14,6 +14,7 @@ import difflib
 import functools
 import inspect
 import math
+import re
 import sys
 import types
 import typing
@@ -41,10 +42,42 @@ class Choice:
         return ",".join([head, *(f"{key}={_spelled(value)}" for key, value in self.settings.items())])
 
 
+#: A piece of a choice's text: up to the next comma that is not in double quotes, which begin a value.
+_PIECE = re.compile(r'(?:[:=]\s*"(?:[^"]|"")*"|[^,])*')
+#: An item of `a+b`, which may be in double quotes.
+_ITEM = re.compile(r'\s*"(?:[^"]|"")*"\s*(?=\+|$)|[^+]*')
+
+
 def _spelled(value: Any) -> str:
+    """Return a value as text that is read as the same value: in double quotes if it has a comma or such, as in CSV."""
     if isinstance(value, (list, tuple)):
-        return "+".join(_spelled(each) for each in value)
+        return _quoted("+".join(_quoted(_plain(each), "+") for each in value), ",")
+    return _quoted(_plain(value), ",")
+
+
+def _plain(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _quoted(text: str, mark: str) -> str:
+    doubled = text.replace('"', '""')
+    return f'"{doubled}"' if mark in text or '"' in text or text != text.strip() else text
+
+
+def _unquoted(text: str) -> str:
+    bare = text.strip()
+    return bare[1:-1].replace('""', '"') if len(bare) > 1 and bare[0] == bare[-1] == '"' else bare
+
+
+def _divided(text: str, piece: re.Pattern[str]) -> list[str]:
+    """Return the pieces of a text, between each two of which is one separator."""
+    found, end = [], -1
+    while end < len(text):
+        match = piece.match(text, end + 1)
+        assert match is not None, "a piece may be empty"
+        found.append(match[0])
+        end = match.end()
+    return found
 
 
 def parse_choice(text: str) -> Choice:
@@ -54,11 +87,13 @@ def parse_choice(text: str) -> Choice:
     Choice(name='k-regular', value='4', settings={})
     >>> str(parse_choice("fedprox,mu=0.1"))
     'fedprox,mu=0.1'
+    >>> parse_choice('csv:"ward 3, new.csv",label=outcome').value
+    'ward 3, new.csv'
 
     Raises:
         ChoiceError: if the text is empty, a setting has no `=`, or a setting is given twice.
     """
-    head, *rest = [piece.strip() for piece in text.split(",")]
+    head, *rest = [piece.strip() for piece in _divided(text, _PIECE)]
     name, colon, value = head.partition(":")
     if not name:
         raise ChoiceError(f'"{text}" has no name; write name, name:value or name:value,key=value')
@@ -69,11 +104,12 @@ def parse_choice(text: str) -> Choice:
         key, equals, setting = piece.partition("=")
         key = key.strip()
         if not equals or not key or not setting.strip():
-            raise ChoiceError(f'"{piece}" in "{text}" is not a setting; write key=value')
+            way_out = f'write key=value, or a value with a comma in double quotes: {name}:"a,b"'
+            raise ChoiceError(f'"{piece}" in "{text}" is not a setting; {way_out}')
         if key in settings:
             raise ChoiceError(f'"{key}" is set twice in "{text}"; leave one')
-        settings[key] = setting.strip()
-    return Choice(name.strip(), value.strip() or None, settings)
+        settings[key] = _unquoted(setting)
+    return Choice(name.strip(), _unquoted(value) or None, settings)
 
 
 def from_data(found: object) -> Choice:
@@ -109,7 +145,7 @@ def several(found: object) -> tuple[Choice, ...]:
 def side_by_side(text: str) -> list[str]:
     """Return the texts of the choices in `a,b,key=value,c`: a, b,key=value, and c."""
     pieces: list[str] = []
-    for piece in text.split(","):
+    for piece in _divided(text, _PIECE):
         if "=" in piece and pieces:
             pieces[-1] += f",{piece}"
         else:
@@ -240,7 +276,7 @@ def _converted(value: Any, wanted: Any, place: str) -> Any:
                 return allowed
         raise ChoiceError(f"{place} = {value}: allowed are {', '.join(map(str, arguments))}")
     if origin in (tuple, list, Sequence):
-        pieces = value.split("+") if isinstance(value, str) else value
+        pieces = list(map(_unquoted, _divided(value, _ITEM))) if isinstance(value, str) else value
         if not isinstance(pieces, (list, tuple)):
             pieces = [pieces]
         return tuple(_converted(piece, arguments[0], place) for piece in pieces)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import networkx as nx
+from pydantic import BaseModel
 from rich.console import Console
 from torch import nn
 
@@ -25,6 +26,7 @@ from fedpeer.config.reading import typed
 from fedpeer.config.rules import KEYWORDS, problems_of
 from fedpeer.config.settings import EngineName, RunOptions
 from fedpeer.data.own.arrays import of_objects
+from fedpeer.learning.anchors import anchored_federation
 from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
 from fedpeer.sims.events import Event
@@ -37,6 +39,13 @@ from fedpeer.sims.simulate import OnEvent
 from fedpeer.sims.simulate import run_prepared as carry_out
 from fedpeer.sims.tracked import tracked
 
+#: Arguments that replace settings of the federation.
+_ARGUMENTS: Mapping[str, tuple[str, ...]] = {
+    "data": ("simulation", "dataset"),
+    "network": ("network",),
+    "tracking": ("simulation", "tracking"),
+}
+
 
 def simulate(
     data: object = None,
@@ -44,7 +53,7 @@ def simulate(
     *,
     federation: Federation | Mapping[str, Any] | None = None,
     methods: Sequence[str] | None = None,
-    seeds: Sequence[int] = (0,),
+    seeds: Sequence[int] | None = None,
     device: str = "auto",
     workers: int | None = None,
     engine: EngineName = "vector",
@@ -63,12 +72,13 @@ def simulate(
         data: a `fedpeer.Dataset`, `(x, y)` arrays or tensors, a PyTorch data set, or a name such as "digits".
         network: an `nn.Module`, of which only the architecture counts (`learning.start` draws the initial parameters),
             or a name such as "mlp:64+30+10".
-        federation: the settings of `federation.yaml`, as a mapping or a `Federation`. In a mapping a topology may be an
+        federation: the settings of `federation.yaml`, as a mapping or a `Federation`; `data`, `network` and `tracking`
+            replace those in it. What is not chosen is as in `fedpeer simulate`. In a mapping a topology may be an
             undirected graph of networkx, whose nodes are the peers' ids or 0, 1, ..., and `learning.loss` and
             `learning.optimizer` may be functions of your own.
         methods: the algorithms to compare; default: local, partial-averaging and, if all peers have the same network,
-            full-averaging.
-        seeds: each method runs once with each seed.
+            full-averaging; an algorithm that the federation names is one of them, or compared with local.
+        seeds: each method runs once with each seed; default: the federation's seed.
         device: "cpu", "cuda", "mps" or "auto" (the fastest available).
         workers: worker processes of the vector engine on a CPU; default: one per core, or one per run if several runs
             are distributed over a Ray cluster.
@@ -98,13 +108,13 @@ def simulate(
     dataset = None if data is None or isinstance(data, str) else of_objects(data)
     module = network if isinstance(network, nn.Module) else None
     objects = [name for name, given in (("data", dataset), ("network", module)) if given is not None]
-    names = {"data": data if dataset is None else None, "network": network if module is None else None}
+    given = {"data": data, "network": network, "tracking": tracking}
+    named = {name: value for name, value in given.items() if value is not None and name not in objects}
     run_options = {
         "device": device, "workers": workers, "engine": engine, "faults": faults, "address": address, "shards": shards
     }  # fmt: skip
     code = dict[str, Callable[..., Any]]()
-    federation = federation if tracking is None else _with_tracking(federation, tracking)
-    request = _request(federation, names, methods, seeds, run_options, objects, code)
+    request = _request(federation, named, methods, seeds, run_options, objects, code)
     objects += code_objects(request.federation, code)
     if dataset is not None:  # treated like a user's own file
         own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
@@ -129,13 +139,6 @@ def simulate(
     return Results(summary, run.path)
 
 
-def _with_tracking(federation: Federation | Mapping[str, Any] | None, tracking: object) -> Mapping[str, Any]:
-    """Return the settings with these trackers."""
-    settings = federation.model_dump(exclude_unset=True) if isinstance(federation, Federation) else federation or {}
-    simulation = settings.get("simulation", {})
-    return {**settings, "simulation": {**simulation, "tracking": tracking}}
-
-
 def _display(progress: bool | None) -> ProgressDisplay:
     console = Console(stderr=True)
     return progress_display(console, quiet=not (console.is_jupyter if progress is None else progress))
@@ -143,9 +146,9 @@ def _display(progress: bool | None) -> ProgressDisplay:
 
 def _request(
     federation: Federation | Mapping[str, Any] | None,
-    names: Mapping[str, object],
+    named: Mapping[str, object],
     methods: Sequence[str] | None,
-    seeds: Sequence[int],
+    seeds: Sequence[int] | None,
     run_options: Mapping[str, Any],
     objects: Sequence[str],
     code: dict[str, Callable[..., Any]],
@@ -153,53 +156,70 @@ def _request(
     """Return the request that the arguments make.
 
     Args:
-        names: data and network, where they are given by name.
-        objects: those of the two that are given as Python objects.
+        named: settings that arguments of their own replace, by these.
+        objects: which of data and network are given as Python objects.
         code: filled with the functions in the settings, by the names that these get.
 
     Raises:
         ConfigError: all problems of the arguments.
+        DataError, NetworkError: a file that the settings name cannot be read.
     """
     options, problems = typed(RunOptions, run_options)
     assert options is not None, "every option has a default"
-    settings = federation if isinstance(federation, Federation) else _written(federation, problems, code)
-    found, more = (settings, []) if isinstance(settings, Federation) else typed(Federation, settings)
+    settings = _written(federation, problems, code)
+    for name, value in named.items():
+        settings = _laid(settings, _ARGUMENTS[name], value)
+    found, more = typed(Federation, settings)
     problems += more
-    chosen = [_choice((name,), text, problems) for name, text in names.items()]
-    if methods is None:
-        methods = DEFAULT_METHODS if found is None else default_methods(found)
-    compared = [_choice(("methods",), text, problems) for text in methods]
+    if methods is not None:
+        compared = _compared(methods, problems)
+    else:
+        compared = tuple(map(Choice, DEFAULT_METHODS)) if found is None else default_methods(found)
     if found is not None:
-        named = dict(zip(names, chosen, strict=True))
-        if named["data"] is not None:
-            simulation = found.simulation.model_copy(update={"dataset": named["data"]})
-            found = found.model_copy(update={"simulation": simulation})
-        if named["network"] is not None:
-            found = found.model_copy(update={"network": named["network"]})
         if "network" in objects and found.network is not None:
             found = found.model_copy(update={"network": None})  # a default of tables, or overridden by the object
         request = SimulationRequest(
             federation=found,
-            methods=tuple(method for method in compared if method is not None),
-            seeds=tuple(seeds),
+            methods=compared,
+            seeds=(found.seed,) if seeds is None else tuple(seeds),
             **options.model_dump(exclude={"repeats"}),
         )
-        places: dict[SettingPath, SettingPath] = {("simulation", "dataset"): ("data",)} if named["data"] else {}
-        wrong = problems_of(combination_of(request, [*objects, *code_objects(found, code)]), KEYWORDS)
-        problems += [replace(each, path=places.get(each.path, each.path)) for each in wrong]
-    if problems:
-        raise ConfigError("the simulation", problems)
-    return request
+        problems += problems_of(combination_of(request, [*objects, *code_objects(found, code)]), KEYWORDS)
+    if found is None or problems:
+        raise ConfigError("the simulation", [_as_argument(each, named) for each in problems])
+    return replace(request, federation=anchored_federation(found, Path()))
+
+
+def _as_argument(problem: ConfigProblem, named: Mapping[str, object]) -> ConfigProblem:
+    """Return the problem with the argument's name if its setting came from an argument."""
+    name = next((name for name in named if problem.path == _ARGUMENTS[name]), None)
+    return problem if name is None else replace(problem, path=(name,))
+
+
+def _laid(settings: Any, path: tuple[str, ...], value: object) -> Any:
+    """Return a copy of the settings with another value at the path; what holds no settings is reported later."""
+    if not path:
+        return value
+    key, *rest = path
+    if isinstance(settings, BaseModel):
+        return settings.model_copy(update={key: _laid(getattr(settings, key, {}), tuple(rest), value)})
+    if not isinstance(settings, Mapping):
+        return settings
+    return {**settings, key: _laid(settings.get(key, {}), tuple(rest), value)}
 
 
 def _written(
-    federation: Mapping[str, Any] | None, problems: list[ConfigProblem], code: dict[str, Callable[..., Any]]
-) -> Mapping[str, Any]:
+    federation: Federation | Mapping[str, Any] | None,
+    problems: list[ConfigProblem],
+    code: dict[str, Callable[..., Any]],
+) -> dict[str, Any]:
     """Return a copy of the settings, in which a graph of networkx is the choice `edges`, and a function has a name.
 
     Args:
         code: filled with these functions, by name.
     """
+    if isinstance(federation, Federation):
+        return federation.model_dump(mode="json", exclude_unset=True)
     settings: dict[str, Any] = {} if federation is None else copy.deepcopy(dict(federation))
     learning = settings.get("learning")
     if isinstance(learning, dict):
@@ -238,10 +258,12 @@ def _edges(graph: nx.Graph, path: SettingPath, problems: list[ConfigProblem]) ->
     return {"edges": [f"{name(one)}-{name(other)}" for one, other in graph.edges()]}
 
 
-def _choice(path: SettingPath, text: object, problems: list[ConfigProblem]) -> Choice | None:
-    """Parse an argument into a choice; None, with the problem added, if it is none."""
-    try:
-        return None if text is None else parse_choice(str(text))
-    except ChoiceError as error:
-        problems.append(ConfigProblem(path, str(error)))
-        return None
+def _compared(methods: Sequence[str], problems: list[ConfigProblem]) -> tuple[Choice, ...]:
+    """Return the algorithms to compare, without those that are none."""
+    found = []
+    for text in methods:
+        try:
+            found.append(parse_choice(str(text)))
+        except ChoiceError as error:
+            problems.append(ConfigProblem(("methods",), str(error)))
+    return tuple(found)

@@ -14,9 +14,23 @@ from fedpeer.config.settings import EngineName, FederationSettings
 DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
 
 
-def default_methods(federation: FederationSettings) -> tuple[str, ...]:
-    """Return the methods that are compared by default; where networks differ, nobody averages all of them."""
-    return DEFAULT_METHODS[:2] if federation.simulation.networks else DEFAULT_METHODS
+def default_methods(federation: FederationSettings) -> tuple[Choice, ...]:
+    """Return the methods that are compared by default; where networks differ, nobody averages all of them.
+
+    An algorithm that the settings name replaces the one of the same name, or else is compared with local.
+    """
+    usual = DEFAULT_METHODS[:2] if federation.simulation.networks else DEFAULT_METHODS
+    if "algorithm" not in federation.learning.model_fields_set:
+        return tuple(map(Choice, usual))
+    chosen = federation.learning.algorithm
+    if chosen.name in usual:
+        return tuple(chosen if name == chosen.name else Choice(name) for name in usual)
+    return beside_local(chosen)
+
+
+def beside_local(chosen: Choice) -> tuple[Choice, ...]:
+    """Return the methods that one algorithm alone is compared with, and itself."""
+    return (chosen,) if chosen.name == "local" else (Choice("local"), chosen)
 
 
 @dataclass(frozen=True, kw_only=True)

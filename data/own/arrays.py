@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpeer.data.dataset import DataError, Dataset, InputKind, Task
 from fedpeer.data.own.code import imported
 from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_part, users
-from fedpeer.data.own.mistakes import FileMistakes, check_there
+from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, check_there
 
 #: Readers of an array's header, by the version of the format.
 _HEADERS = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
@@ -142,6 +142,10 @@ def _check_made(made: Dataset, name: str) -> None:
     for field, known in (("task", get_args(Task)), ("input_kind", get_args(InputKind))):
         if (found := getattr(made, field)) not in known:
             mistakes.add(field, f'it is "{found}"; write one of {", ".join(known)}')
+    for field in ("x", "y", "user_N", "subclass_N", "test_N"):
+        if (value := getattr(made, field)) is not None and not isinstance(value, np.ndarray):
+            mistakes.add(field, f"it is a {type(value).__name__}; convert it with numpy.asarray({field})")
+    mistakes.stop_if_any()
     x, y = _array(made.x, "x", mistakes), _array(made.y, "y", mistakes)
     mistakes.stop_if_any()
     wanted = np.dtype(np.int64 if made.input_kind == "tokens" else np.float32)
@@ -153,10 +157,16 @@ def _check_made(made: Dataset, name: str) -> None:
         mistakes.add("x", f"its shape is {x.shape}; it must be (examples, ...), and not empty")
     if made.input_kind != "tokens":
         _finite(x, "x", mistakes)
-    others = {"y": y, "user_N": made.user_N, "subclass_N": made.subclass_N, "test_N": made.test_N}
-    for field, array in others.items():
-        if array is not None and len(array) != len(x):
-            mistakes.add(field, f"it has {len(array)} entries, but x has {len(x)}; the numbers must be equal")
+    if len(y) != len(x):
+        mistakes.add("y", f"it has {len(y)} entries, but x has {len(x)}; the numbers must be equal")
+    for field, names in (("user_N", made.user_names), ("subclass_N", made.subclass_names), ("test_N", None)):
+        if (marks := getattr(made, field)) is not None:
+            _check_marks(marks, field, len(x), names, mistakes)
+    if made.input_kind == "features" and x.ndim == 2 and made.feature_names and len(made.feature_names) != x.shape[1]:
+        mistakes.add(
+            "feature_names", f"there are {len(made.feature_names)}, but x has {x.shape[1]} features; name each"
+        )
+    check_chosen_names(made.classes, mistakes)
     if made.task == "classification" and not made.classes:
         mistakes.add("classes", "there are none; name the classes in the order of their numbers in y")
     elif made.task in ("classification", "multi-label"):
@@ -169,6 +179,22 @@ def _check_made(made: Dataset, name: str) -> None:
     if made.task not in ("classification", "multi-label") and made.classes:
         mistakes.add("classes", f"there are classes, but task={made.task} has none; leave them out")
     mistakes.stop_if_any()
+
+
+def _check_marks(
+    marks: NDArray[np.generic], field: str, count: int, names: Sequence[str] | None, mistakes: FileMistakes
+) -> None:
+    """Check what a data set says of each example: whether it is for testing, or (with names) the number of a name."""
+    if marks.shape != (count,):
+        mistakes.add(field, f"its shape is {marks.shape}, but x has {count} examples; it must be ({count},)")
+    elif names is None and marks.dtype != np.bool_:
+        # 0 and 1 would be the numbers of two examples, where True and False choose from all of them
+        mistakes.add(field, f"it holds {marks.dtype}; it must be True (for testing) and False: write {field} == 1")
+    elif names is not None and marks.dtype != np.int64:
+        mistakes.add(field, f"it holds {marks.dtype}; convert it with {field}.astype(numpy.int64)")
+    elif names is not None and {*marks.tolist()} - {*range(len(names))}:
+        problem = f"numbers from {marks.min()} to {marks.max()} are not those of {len(names)} names, from 0 on"
+        mistakes.add(field, f"{problem}; name each")
 
 
 def _called(function: str) -> Any:
@@ -226,6 +252,7 @@ def from_arrays(
     kind = kind or ("features" if raw_x.ndim == 2 else "image")
     kept_x = _inputs(raw_x, kind, mistakes)
     wanted = task or _guessed_task(raw_y, classes)
+    check_chosen_names(classes, mistakes)
     kept_y, names = _targets(raw_y, wanted, classes, mistakes)
     user_N, user_names = (None, ()) if user is None else _users(user, mistakes)
     mistakes.stop_if_any()
@@ -260,7 +287,7 @@ def _check_shapes(
         if length != len(x):
             mistakes.add(name, f"it has {length} entries, but x has {len(x)}; the numbers must be equal")
     if others["test"] is not None and np.asarray(others["test"]).dtype != np.bool_:
-        mistakes.add("test", "it must be an array of true (for testing) and false")
+        mistakes.add("test", "it must be an array of true (for testing) and false; store test == 1")
     mistakes.stop_if_any()
 
 
@@ -282,7 +309,8 @@ def _array(value: object, name: str, mistakes: FileMistakes) -> NDArray[np.gener
         mistakes.add(name, f"it cannot be converted to an array ({problem})")
         return np.empty(0)
     if array.dtype.kind not in "biuf":
-        mistakes.add(name, f"it holds {array.dtype}, not numbers")
+        way_out = "; number the classes: numpy.unique(y, return_inverse=True)" if name == "y" else ""
+        mistakes.add(name, f"it holds {array.dtype}, not numbers{way_out}")
     return array
 
 

@@ -7,7 +7,6 @@ set's `source`, for the user to see.
 
 from __future__ import annotations
 
-import difflib
 import re
 from collections.abc import Sequence
 
@@ -15,15 +14,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import Task
-from fedpeer.data.own.mistakes import FileMistakes
+from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of
 from fedpeer.data.splits.cuts import checked_fraction, stratified
 
 #: A label column with more different whole numbers than this has a quantity, not classes.
 CLASSES_GUESSED_MAX = 50
+#: What other programs write for a value that is missing.
+_NO_VALUE = ("nan", "na", "n/a", "#n/a", "null", "?", "-")
+#: Those that no class is called.
+_NO_LABEL = ("nan", "n/a", "#n/a", "null")
 #: Words for a label that holds or does not, beside the numbers 1 and 0.
 _MARKS = {"false": 0.0, "true": 1.0}
-#: A number as half of Europe writes it, with thousands set off by a point or a blank or not at all.
-_DECIMAL_COMMA = re.compile(r"[+-]?(\d+|\d{1,3}([. ]\d{3})+),\d+")
+#: A number as half of Europe writes it, with thousands set off by a point, a blank or an apostrophe or not at all.
+_DECIMAL_COMMA = re.compile(r"([+-]?(?:\d+|\d{1,3}(?:[. \u00a0\u202f'’]\d{3})+)),(\d+)")
+#: A number whose thousands are set off, by commas or likewise; a single point is a decimal point.
+_THOUSANDS = re.compile(r"([+-]?\d{1,3}(?:(?:,\d{3})+|(?:[ \u00a0\u202f'’]\d{3})+|(?:\.\d{3}){2,}))(\.\d+)?")
 
 
 def column_numbers(
@@ -33,6 +38,8 @@ def column_numbers(
     try:
         value_N = np.array(cells, dtype=np.float64)
     except ValueError:
+        value_N = np.array([_number(cell) for cell in cells])
+    if any("_" in cell for cell in cells):  # numpy reads 12_34 as 1234
         value_N = np.array([_number(cell) for cell in cells])
     with np.errstate(over="ignore"):
         narrow_N = value_N.astype(np.float32)
@@ -44,30 +51,34 @@ def column_numbers(
 
 def is_number(cell: str) -> bool:
     """Return whether a cell has a number, also an infinite one or none (`nan`)."""
+    return _read(cell) is not None
+
+
+def _read(cell: str) -> float | None:
+    """Return the number in a cell; None: there is none. 12_34, which Python reads as 1234, is a name."""
     try:
-        float(cell)
+        return None if "_" in cell else float(cell)
     except ValueError:
-        return False
-    return True
+        return None
 
 
 def _number(cell: str) -> float:
-    try:
-        return float(cell)
-    except ValueError:
-        return np.nan
+    value = _read(cell)
+    return np.nan if value is None else value
 
 
 def _not_a_number(cell: str, column: str) -> tuple[str, str]:
     way_out = f"fill it in, delete the row, or leave the column out with drop={column}"
     if not cell.strip():
         return "empty", f"the cell is empty; {way_out}"
-    try:
-        value = float(cell)
-    except ValueError:
-        if _DECIMAL_COMMA.fullmatch(cell.strip()):
-            point = _with_a_point(cell.strip())
-            return "comma", f'"{cell.strip()}" has a decimal comma; write {point}, and export the file that way'
+    if cell.strip().lower() in _NO_VALUE and _read(cell) is None:
+        return "missing", f'"{cell.strip()}" stands for no value; {way_out}'
+    value = _read(cell)
+    if value is None and (meant := _meant(cell)):
+        (mark, number), *others = meant.items()
+        other = "".join(f" (or {another}, if it has {what})" for what, another in others)
+        return "mark", f'"{cell.strip()}" has {mark}; write {number}{other}, and export the file that way'
+    if value is None:
         return "text", (
             f'"{_shortened(cell)}" is text, and a network needs numbers; encode it as numbers, or leave the column out '
             f"with drop={column}"
@@ -75,10 +86,22 @@ def _not_a_number(cell: str, column: str) -> tuple[str, str]:
     return "infinite", f"{cell.strip()} is not a {'finite ' if value == value else ''}number in float32; {way_out}"
 
 
-def _with_a_point(number: str) -> str:
-    """Return a number that has a decimal comma as Python reads it."""
-    whole, _, decimals = number.rpartition(",")
-    return f"{re.sub(r'[. ]', '', whole)}.{decimals}"
+def _meant(cell: str) -> dict[str, str]:
+    """Return what a number with the marks of other countries may mean, as Python reads it, by its marks.
+
+    >>> _meant("1.234,5"), _meant("1,234")
+    ({'a decimal comma': '1234.5'}, {'a decimal comma': '1.234', 'thousands set off': '1234'})
+    """
+    found = {}
+    if match := _DECIMAL_COMMA.fullmatch(cell.strip()):
+        found["a decimal comma"] = f"{_digits(match[1])}.{match[2]}"
+    if match := _THOUSANDS.fullmatch(cell.strip()):
+        found["thousands set off"] = f"{_digits(match[1])}{match[2] or ''}"
+    return found
+
+
+def _digits(number: str) -> str:
+    return re.sub(r"[^\d+-]", "", number)
 
 
 def _shortened(text: str) -> str:
@@ -88,11 +111,12 @@ def _shortened(text: str) -> str:
 def guessed_task(label_N: Sequence[str]) -> Task:
     """Return classification if the labels are text or few different whole numbers, else regression.
 
-    Numbers with a decimal comma are numbers, whose mistakes are then found one by one.
+    Numbers with the marks of other countries are numbers, whose mistakes are then found one by one.
     """
     there = [label for label in set(label_N) if not _missing(label)]
-    if there and all(is_number(label) or _DECIMAL_COMMA.fullmatch(label) for label in there):
-        there = [label if is_number(label) else _with_a_point(label) for label in there]
+    read = [[label] if is_number(label) else list(_meant(label).values()) for label in there]
+    if all(read):
+        there = [meanings[0] for meanings in read]
     values = [_number(label) for label in there]
     few_and_whole = len(values) <= CLASSES_GUESSED_MAX and all(value.is_integer() for value in values)
     return "classification" if np.isnan(values).any() or few_and_whole else "regression"
@@ -109,7 +133,8 @@ def label_marks(cells: Sequence[str], rows: Sequence[int], column: str, mistakes
 
 
 def _missing(label: str) -> bool:
-    return not label or label.lower() == "nan"
+    """Return whether a label stands for none; a class may be called na, in lower case, as NA is R's missing value."""
+    return not label or label == "NA" or label.lower() in _NO_LABEL
 
 
 def class_numbers(
@@ -119,12 +144,15 @@ def class_numbers(
 
     `classes`, if given, fixes names and order: peers with separate files must agree on them.
     """
+    check_chosen_names(classes, mistakes)
     for row, label in zip(rows, label_N, strict=True):
-        if _missing(label):
-            mistakes.add(f"row {row}, column {column}", "the label is missing; fill it in or delete the row", column)
+        if _missing(label) and label not in classes:
+            told = f' ("{label}"; if that is a class, name all: classes=a+b+...)' if label else ""
+            problem = f"the label is missing{told}; fill it in or delete the row"
+            mistakes.add(f"row {row}, column {column}", problem, (column, "missing"))
         elif classes and label not in classes:
-            near = difflib.get_close_matches(label, classes, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else f"classes are {', '.join(classes)}"
+            near = nearest_of(label, classes)
+            hint = f'did you mean "{near}"?' if near else f"classes are {', '.join(classes)}"
             mistakes.add(
                 f"row {row}, column {column}", f'"{_shortened(label)}" is not a class; {hint}', (column, label)
             )

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import warnings
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.columns import described, drawn_test_part
-from fedpeer.data.own.mistakes import FileMistakes
+from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of, opening
 
 
 def images(
@@ -19,15 +21,17 @@ def images(
     path: str,
     resize: tuple[int, ...] = (),
     colours: Literal["grey", "rgb"] | None = None,
+    background: Literal["white", "black"] | None = None,
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """Folder with a folder of images for each class; x (N, C, H, W) in [0, 1].
+    """Folder with a folder of images for each class; x (N, C, H, W) in [0, 1], from 0 to the most of 8 or 16 bits.
 
     Args:
         resize: width, or width+height, to which all images are scaled; default: all must have the same size.
         colours: colours to which all images are converted; default: all must be grey, or all RGB.
-        classes: the class names in order; default: the folders' names by alphabet.
+        background: what is behind transparent pixels; default: there must be none.
+        classes: the class names in order, some of which may have no folder; default: the folders' names by alphabet.
 
     Raises:
         DataError: with the file of every mistake.
@@ -42,13 +46,25 @@ def images(
     if len(resize) > 2 or any(side < 1 for side in resize):
         raise DataError(f"resize={'+'.join(map(str, resize))}: write one size in pixels, or width+height")
     mistakes = FileMistakes(path)
-    names = classes or tuple(sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != "."))
+    with opening(path):
+        folders = sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
+    check_chosen_names(classes, mistakes)
+    mistakes.stop_if_any()
+    names = classes or tuple(folders)
     if len(names) < 2:
         raise mistakes.stop("", f"it has {len(names)} folders in it; it must have one for each class, two or more")
-    files = [(file, number) for number, name in enumerate(names) for file in _inside(root / name, mistakes)]
+    _check_classes(folders, names, mistakes)
+    files = [
+        (file, number)
+        for number, name in enumerate(names)
+        if name in folders
+        for file in _inside(root / name, mistakes)
+    ]
+    if not files:
+        mistakes.add("", f"there is no image in a folder of the classes {', '.join(names)}; put some in")
     mistakes.stop_if_any()
     size = (resize[0], resize[-1]) if resize else None
-    found = [_read(file, size, {"grey": "L", "rgb": "RGB", None: None}[colours], mistakes) for file, _ in files]
+    found = [_read(file, size, colours, background, mistakes) for file, _ in files]
     mistakes.stop_if_any()
     for (file, _), image in zip(files, found, strict=True):
         if image.shape != found[0].shape:
@@ -62,7 +78,7 @@ def images(
     y = np.array([number for _, number in files], dtype=np.int64)
     return Dataset(
         name=root.name,
-        x=np.stack(found).astype(np.float32) / 255,
+        x=np.stack(found),
         y=y,
         task="classification",
         input_kind="image",
@@ -72,23 +88,38 @@ def images(
     )
 
 
+def _check_classes(folders: Sequence[str], names: Sequence[str], mistakes: FileMistakes) -> None:
+    for folder in folders:
+        if folder not in names:
+            near = nearest_of(folder, names)
+            hint = f'did you mean "{near}"?' if near else f"classes are {', '.join(names)}"
+            mistakes.add(folder, f"this folder is not a class; {hint}")
+
+
 def _inside(folder: Path, mistakes: FileMistakes) -> list[Path]:
-    files = (
-        sorted(file for file in folder.iterdir() if file.is_file() and file.name[0] != ".") if folder.is_dir() else []
-    )
-    if not files:
+    with opening(str(folder)):
+        found = sorted(each for each in folder.iterdir() if each.name[0] != ".")
+    for each in found:
+        if each.is_dir():
+            place = f"{folder.name}/{each.name}"
+            mistakes.add(place, f"it is a folder; put its images into {folder.name} itself", (folder, "deeper"))
+    if not found:
         mistakes.add(folder.name, "there is no image in this folder; put some in or remove the folder")
-    return files
+    return found
 
 
-def _read(file: Path, size: tuple[int, int] | None, mode: str | None, mistakes: FileMistakes) -> NDArray[np.uint8]:
-    """Read one image, (C, H, W) in 0..255; return an empty array after a mistake."""
+def _read(
+    file: Path, size: tuple[int, int] | None, colours: str | None, background: str | None, mistakes: FileMistakes
+) -> NDArray[np.float32]:
+    """Read one image, (C, H, W) in [0, 1]; return an empty array after a mistake."""
     import PIL.Image
+    import PIL.ImageOps
 
     place = f"{file.parent.name}/{file.name}"
     try:
         with warnings.catch_warnings(action="error", category=PIL.Image.DecompressionBombWarning):
             image: Any = PIL.Image.open(file)
+            deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
             image.load()
     except (
         OSError,
@@ -98,16 +129,53 @@ def _read(file: Path, size: tuple[int, int] | None, mode: str | None, mistakes: 
         PIL.Image.DecompressionBombWarning,
     ) as found:
         mistakes.add(place, f"it cannot be read as an image ({type(found).__name__}); repair or remove it")
-        return np.empty(0, dtype=np.uint8)
-    image = image.convert(mode) if mode else image
-    if image.mode not in ("L", "RGB"):
-        problem = f"its pixels are {image.mode}, not grey or RGB; bring all to one with colours=grey or colours=rgb"
-        mistakes.add(place, problem, group=image.mode)
-        return np.empty(0, dtype=np.uint8)
-    pixels = np.asarray(image.resize(size) if size else image)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
+        return np.empty(0, dtype=np.float32)
+    with contextlib.suppress(Exception):  # a damaged note about how the camera was held damages no pixel
+        image = PIL.ImageOps.exif_transpose(image)
+    try:
+        shown = _grey_of(image) if deep else _shown(image, colours, background)
+    except ValueError as problem:
+        mistakes.add(place, str(problem), group=str(problem))
+        return np.empty(0, dtype=np.float32)
+    shade = np.asarray(shown.resize(size) if size else shown, dtype=np.float32)
+    pixels: NDArray[np.float32] = np.clip(shade / 255, 0, 1)
+    if pixels.ndim == 2:
+        return np.stack([pixels] * (3 if colours == "rgb" else 1))
+    return pixels.transpose(2, 0, 1)
 
 
-def _described(image: NDArray[np.uint8]) -> str:
+def _grey_of(image: Any) -> Any:
+    """Return an image of 16 bits as one of real numbers from 0 to 255: Pillow's own conversion clips at 255."""
+    import PIL.Image
+
+    return PIL.Image.fromarray(np.asarray(image).astype(np.float32) / 257)
+
+
+def _shown(image: Any, colours: str | None, background: str | None) -> Any:
+    """Return an image as a person sees it, in mode L or RGB.
+
+    Raises:
+        ValueError: it cannot be converted; a sentence with the way out.
+    """
+    import PIL.Image
+
+    if image.mode in ("I", "F"):
+        raise ValueError("its pixels have 32 bits, whose white is not known; save it with 8 or 16 bits")
+    if image.mode not in ("L", "RGB") and colours is None:
+        raise ValueError(
+            f"its pixels are {image.mode}, not grey or RGB; bring all to one with colours=grey or colours=rgb"
+        )
+    kept = image.mode if colours is None else {"grey": "L", "rgb": "RGB"}[colours]
+    if image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info:
+        image = image.convert("RGBA")
+        if image.getextrema()[3][0] < 255:
+            if background is None:
+                raise ValueError("it has transparent pixels; say what is behind them with background=white or =black")
+            image = PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, background), image)
+        image = image.convert("RGB")
+    return image.convert(kept)
+
+
+def _described(image: NDArray[np.float32]) -> str:
     channels, height, width = image.shape
     return f"{width} x {height} {'grey' if channels == 1 else 'RGB'}"

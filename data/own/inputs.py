@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import difflib
 import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -14,7 +13,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data.dataset import TextColumn
 from fedpeer.data.own.columns import column_numbers
-from fedpeer.data.own.mistakes import FileMistakes
+from fedpeer.data.own.mistakes import FileMistakes, nearest_of
 from fedpeer.data.own.table import batches
 from fedpeer.data.own.text import tokens_of
 
@@ -90,8 +89,8 @@ def _columns(header: Sequence[str], features: Sequence[str], count: int, mistake
         return list(range(count))
     for feature in features:
         if feature not in header:
-            near = difflib.get_close_matches(feature, header, n=1)
-            hint = f'; did you mean "{near[0]}"?' if near else ""
+            near = nearest_of(feature, header)
+            hint = f'; did you mean "{near}"?' if near else ""
             mistakes.add("row 1", f'there is no column "{feature}", which the model needs{hint}', "missing")
         elif header.count(feature) > 1:
             mistakes.add("row 1", f'several columns are called "{feature}"; give each its own name', "twice")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedpeer.data.dataset import DataError
@@ -54,17 +55,43 @@ class FileMistakes:
 
 
 def check_there(path: str) -> None:
-    """Check that a file exists.
+    """Check that a file exists and can be read.
 
     Raises:
-        DataError: it does not; the message has the nearest name in the same folder.
+        DataError: it does not, or cannot; the message has the nearest name in the same folder.
     """
     file = Path(path)
-    if file.is_file():
-        return
-    if file.is_dir():
-        raise DataError(f"{path} is a folder, not a file; for a folder of images write images:{path}")
-    beside = [each.name for each in file.parent.iterdir()] if file.parent.is_dir() else []
-    near = difflib.get_close_matches(file.name, beside, n=1)
+    with opening(path):
+        if file.is_file():
+            with file.open("rb"):  # so that a file that may not be read is told as that by every reader
+                return
+        if file.is_dir():
+            raise DataError(f"{path} is a folder, not a file; for a folder of images write images:{path}")
+        beside = [each.name for each in file.parent.iterdir()] if file.parent.is_dir() else []
+    near = nearest_of(file.name, beside)
     looked = "" if file.is_absolute() else f" (looked in {Path.cwd()})"
-    raise DataError(f"there is no file {path}" + (f'; did you mean "{near[0]}"?' if near else looked))
+    raise DataError(f"there is no file {path}" + (f'; did you mean "{near}"?' if near else looked))
+
+
+@contextmanager
+def opening(path: str) -> Iterator[None]:
+    """Turn the error of a file or folder that cannot be opened into a DataError that names it."""
+    try:
+        yield
+    except OSError as problem:
+        raise DataError(f"{path}: it cannot be opened ({problem.strerror or problem})") from None
+
+
+def nearest_of(name: str, known: Iterable[str]) -> str:
+    """Return the known name that is written almost like this one, or ""."""
+    alike = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(name.casefold(), alike, n=1)
+    return alike[near[0]] if near else ""
+
+
+def check_chosen_names(classes: tuple[str, ...], mistakes: FileMistakes) -> None:
+    """Note the mistakes in the names that a user gives the classes; none given is none."""
+    if len(classes) == 1:
+        mistakes.add(f"classes={classes[0]}", "there must be two classes or more; name all of them: classes=a+b+...")
+    for name in dict.fromkeys(each for each in classes if classes.count(each) > 1):
+        mistakes.add(f"classes={'+'.join(classes)}", f'"{name}" is named twice; name each class once')

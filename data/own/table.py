@@ -7,7 +7,6 @@ of them is text, and there are no others.
 from __future__ import annotations
 
 import csv as csv_format
-import difflib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,11 +27,22 @@ from fedpeer.data.own.columns import (
     label_marks,
     users,
 )
-from fedpeer.data.own.mistakes import FileMistakes, check_there
+from fedpeer.data.own.mistakes import FileMistakes, check_there, nearest_of
 from fedpeer.data.own.text import text_column, tokens_of
 
 #: Rows converted at once: enough for numpy to be quick, few enough not to hold the text of a big file in memory.
 BATCH_ROWS = 10_000
+#: What files begin with that are not CSV, and what to do with them.
+_NO_TEXT = {
+    b"PK": "it is an Excel or other zip file; save the sheet as CSV UTF-8",
+    b"\xd0\xcf\x11\xe0": "it is an Excel file; save the sheet as CSV UTF-8",
+    b"\x1f\x8b": "it is compressed; unpack it first",
+    b"PAR1": "it is a Parquet file; write parquet:FILE instead of csv:FILE",
+    b"\xff\xfe": "it is UTF-16 text; save it as UTF-8",
+    b"\xfe\xff": "it is UTF-16 text; save it as UTF-8",
+}
+#: How the names of columns begin that pandas makes of a table's index.
+_INDEX = "__index_level_"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +171,7 @@ def csv(
     except OSError as problem:
         raise mistakes.stop("", f"it cannot be opened ({problem.strerror})") from None
     except UnicodeDecodeError:
-        raise mistakes.stop(f"row {_line_not_utf8(path)}", "it is not UTF-8 text; save the file as UTF-8") from None
+        raise _not_text(path, mistakes) from None
 
 
 def separator_of(delimiter: str) -> str:
@@ -211,6 +221,16 @@ def _numbered(reader: Any, width: int, mistakes: FileMistakes) -> Iterator[tuple
         elif row:
             mistakes.add(f"row {begins}", f"it has {len(row)} cells, but the first line names {width}", "ragged")
         begins = reader.line_num + 1
+
+
+def _not_text(path: str, mistakes: FileMistakes) -> DataError:
+    """Return the error for a file that is not UTF-8 text, by what it begins with."""
+    with open(path, "rb") as file:
+        begins = file.read(4)
+    for mark, told in _NO_TEXT.items():
+        if begins.startswith(mark):
+            return mistakes.stop("", told)
+    return mistakes.stop(f"row {_line_not_utf8(path)}", "it is not UTF-8 text; save the file as UTF-8")
 
 
 def _line_not_utf8(path: str) -> int:
@@ -291,26 +311,36 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
     """Raise a DataError with all mistakes in the column names; Parquet (no `separator`) has no header line."""
     line = "row 1" if separator else ""
     if separator and len(header) == 1:
-        others = {";": ";", "\t": "tab", "|": "|"}
-        advice = next((advice for mark, advice in others.items() if mark in header[0]), None)
+        others = {
+            ";": 'try delimiter=";"',
+            "\t": 'try delimiter="tab"',
+            "|": 'try delimiter="|"',
+            ",": "leave delimiter out",
+        }
+        advice = next((advice for mark, advice in others.items() if mark in header[0] and mark != separator), None)
         if advice:
-            raise mistakes.stop(line, f'there is one column, "{header[0]}"; try delimiter="{advice}"')
+            raise mistakes.stop(line, f'there is one column, "{header[0]}"; {advice}')
     unnamed = [name for name in wanted.targets if name not in header]
     if separator and unnamed and sum(map(is_number, header)) >= max(1, len(header) - 1):
         found = ", ".join(header[:4]) + (", ..." if len(header) > 4 else "")
         text = f'it has no column "{unnamed[0]}" and looks like a row of examples ({found})'
         raise mistakes.stop(line, f"{text}; write a line with the names of the columns above it")
-    for twice in sorted({name for name in header if header.count(name) > 1}):
+    for twice in sorted({name for name in header if name and header.count(name) > 1}):
         where = ", ".join(str(place + 1) for place, each in enumerate(header) if each == twice)
         mistakes.add(line, f'columns {where} are all called "{twice}"; give each its own name')
     named = {"label": wanted.label, "user": wanted.user, "text": None if wanted.text is None else wanted.text.column}
     several = {"labels": wanted.labels, "drop": wanted.drop}
     for setting, name in [*named.items(), *((setting, name) for setting, each in several.items() for name in each)]:
         if name and name not in header:
-            near = difflib.get_close_matches(name, header, n=1)
-            hint = f'did you mean "{near[0]}"?' if near else "there are: " + ", ".join(header[:20])
+            near = nearest_of(name, header)
+            hint = f'did you mean "{near}"?' if near else "there are: " + ", ".join(header[:20])
             mistakes.add(f"{setting}={name}", f"there is no such column; {hint}")
+    if nameless := [str(place) for place, name in enumerate(header, 1) if not name]:
+        which = f"column {nameless[0]} has" if len(nameless) == 1 else f"columns {', '.join(nameless[:8])} have"
+        mistakes.add(line, f"{which} no name; name each, and write no index (pandas: to_csv(index=False))")
     features = wanted.features(header)
+    for index in [name for name in features if name.startswith(_INDEX)]:
+        mistakes.add(line, f"{index} is the index of a pandas table and no feature; leave it out with drop={index}")
     if wanted.text is not None and features:
         more = f"{', '.join(features[:8])} {'are' if len(features) > 1 else 'is'} neither label, user nor text"
         mistakes.add(line, f"{more}; leave out what is not learned from with drop={'+'.join(features)}")
@@ -366,6 +396,10 @@ def _label_targets(
         return np.empty(0, np.int64), "next-token", ()
     cells = columns.targets[wanted.label]
     task = wanted.task or ("classification" if wanted.classes else guessed_task(cells))
+    guessed = wanted.task is None and task == "regression"
+    if guessed and len(cells) > 1 and len({*cells}) == 1:
+        problem = f"all rows have {cells[0]}; name another column, or write task=regression"
+        mistakes.add(f"column {wanted.label}", problem)
     if task == "classification":
         y, names = class_numbers(cells, columns.rows, wanted.label, wanted.classes, mistakes)
         return y, task, names

@@ -87,6 +87,10 @@ def enough_for(dataset: Dataset, examples: int, peers: int, least: int = 1) -> N
     """
     if least < 1:
         raise DataError(f"least = {least}: every peer needs an example; use 1 or more")
+    if not examples:
+        raise DataError(
+            f"{dataset.name} has no example to train on: all are for testing; mark fewer, or set test_fraction"
+        )
     if examples < peers * least:
         raise DataError(
             f"{dataset.name} has {counted_words(examples, 'example')} to train on, too few for {least} at each of "

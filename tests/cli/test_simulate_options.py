@@ -81,6 +81,22 @@ def test_the_rate_is_the_optimizers(text: str, wanted: Choice, tmp_path: Path) -
     assert options_of({"lr": "0.5", "optimizer": "adam"}, file).federation.learning.optimizer.name == "adam"
 
 
+@pytest.mark.parametrize("file", [None, "simulation: {dataset: 'csv:a.csv,label=y'}"], ids=["option", "file"])
+def test_the_rate_of_a_table_is_that_of_the_optimizer_of_tables(file: str | None, tmp_path: Path) -> None:
+    config = None
+    if file is not None:
+        config = tmp_path / "federation.yaml"
+        config.write_text(file)
+    given = {"dataset": "csv:a.csv,label=y"} if file is None else {}
+    usual = options_of(given, config).federation
+    changed = options_of({**given, "lr": "0.05"}, config).federation
+    assert changed.learning.optimizer == Choice("adam", None, {"lr": "0.05"})
+    same = changed.learning.model_copy(update={"optimizer": usual.learning.optimizer})
+    assert (same.model_dump(), changed.network) == (usual.learning.model_dump(), usual.network), "nothing but the rate"
+    by_name = options_of({**given, "lr": "0.05", "optimizer": "sgd"}, config).federation
+    assert by_name.learning.optimizer == Choice("sgd", None, {"lr": "0.05"})
+
+
 def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "sub").mkdir()
     file = tmp_path / "sub" / "federation.yaml"
@@ -90,6 +106,40 @@ def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytes
     assert in_file == Choice("csv", str((tmp_path / "sub/a.csv").resolve()), {"label": "y"})
     typed = options_of({"dataset": "csv:a.csv,label=y"}, file).federation.simulation.dataset
     assert typed.value == str((tmp_path / "a.csv").resolve())
+
+
+def test_each_path_starts_where_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of an option in the working folder, that of a file in the file's folder."""
+    (tmp_path / "sub").mkdir()
+    for folder in (tmp_path, tmp_path / "sub"):
+        (folder / "start.safetensors").write_bytes(folder.name.encode())
+    file = tmp_path / "sub" / "federation.yaml"
+    file.write_text(
+        "learning: {start: 'file:start.safetensors'}\n"
+        "simulation: {dataset: 'csv:a.csv,label=y', tracking: 'tensorboard,folder=boards'}\n"
+    )
+    monkeypatch.chdir(tmp_path)
+
+    def paths(**given: str) -> list[str]:
+        found = options_of(given, Path("sub/federation.yaml")).federation
+        (tracker,) = found.simulation.tracking
+        start = found.learning.start
+        assert start is not None
+        whole = [found.simulation.dataset.value, tracker.settings["folder"], start.value]
+        return [str(Path(each).relative_to(tmp_path)) for each in whole]
+
+    assert paths() == ["sub/a.csv", "sub/boards", "sub/start.safetensors"]
+    assert paths(dataset="csv:b.csv,label=y") == ["b.csv", "sub/boards", "sub/start.safetensors"]
+    assert paths(tracking="tensorboard,folder=mine") == ["sub/a.csv", "mine", "sub/start.safetensors"]
+
+
+def test_a_path_may_begin_at_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "me"))
+    home = str((tmp_path / "me" / "a.csv").resolve())
+    assert options_of({"dataset": "csv:~/a.csv,label=y"}).federation.simulation.dataset.value == home
+    file = tmp_path / "federation.yaml"
+    file.write_text("simulation: {dataset: 'csv:~/a.csv,label=y'}")
+    assert options_of({}, file).federation.simulation.dataset.value == home
 
 
 def test_a_resumed_run_keeps_what_it_was_asked() -> None:

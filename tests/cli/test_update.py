@@ -88,6 +88,43 @@ def test_nothing_is_signed_where_nothing_changes_or_the_data_would(fedpeer: Fedp
     assert "simulated peers" in " ".join(outcome.err.split())
 
 
+TABLE = "a,b,outcome\n" + "".join(f"{n},{n % 3},{'ill' if n % 2 else 'well'}\n" for n in range(40))
+
+
+@pytest.mark.parametrize("place", ["beside", "copied", "absolute", "home"])
+def test_data_are_the_same_wherever_they_lie_and_however_their_path_is_written(
+    place: str, fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    text = FILE.replace("LEARNING ", "").replace("GOSSIP ", "").replace("COUNT", "2").replace("ROUNDS", "40")
+    text = text.replace("[64, 4, 10]", "[2, 4, 2]").replace("dataset: digits", "dataset: 'csv:PATH,label=outcome'")
+    Path("clinic.csv").write_text(TABLE)
+    Path("federation.yaml").write_text(text.replace("PATH", "clinic.csv"))
+    made = ["init", "fed", "--peers", "2", "--port", str(free_ports(2)), "--federation", "federation.yaml"]
+    assert fedpeer(*made).code == 0
+    shutil.copy("clinic.csv", "fed")
+    Path("elsewhere").mkdir()
+    path = {
+        "beside": "clinic.csv",
+        "copied": "same.csv",
+        "absolute": str(tmp_path / "clinic.csv"),
+        "home": "~/clinic.csv",
+    }
+    shutil.copy("clinic.csv", "elsewhere/same.csv")
+    new = text.replace("PATH", path[place]).replace("rounds: 40", "rounds: 50")
+    Path("elsewhere/new.yaml").write_text(new)
+    done = fedpeer("update", "elsewhere/new.yaml", "--in", "fed")
+    assert done.code == 0, done.err
+    assert "rounds is 40 now and 50 then" in " ".join(done.out.split())
+
+
+def test_other_data_are_refused_by_the_setting_that_names_them(fedpeer: Fedpeer, made: Path) -> None:
+    rewritten(("dataset: digits", "dataset: watch"), ("rounds: 40", "rounds: 50"))
+    refused = fedpeer("update", "new.yaml", "--in", "fed")
+    assert refused.code == 2
+    assert "simulation.dataset" in refused.err
+
+
 def test_numbers_rise_and_copies_in_the_peers_folders_follow(fedpeer: Fedpeer, made: Path) -> None:
     for number, rounds in ((1, 50), (2, 60)):
         Path("new.yaml").write_text(

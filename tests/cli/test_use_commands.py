@@ -77,6 +77,21 @@ def test_evaluate_reads_a_file_like_those_that_the_model_was_trained_on(run: Fed
     assert "label=outcome: there is no such column; there are: a, b" in missing.err
 
 
+@pytest.mark.slow
+def test_names_with_commas_are_written_in_double_quotes(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    """The run keeps them, so that a later command finds file and columns again."""
+    content = table(tmp_path / "ward.csv").read_text().replace("a,b,outcome", '"height, cm",b,"fine, or=not"')
+    (tmp_path / "ward 3, new.csv").write_text(content)
+    options = ["--peers", "2", "--split", "iid", "--rounds", "1", "--workers", "1", "--quiet"]
+    unquoted = fedpeer("simulate", "--dataset", "csv:ward 3, new.csv,label=b", *options)
+    assert unquoted.code == 2
+    assert 'or a value with a comma in double quotes: csv:"a,b"' in " ".join(unquoted.err.split())
+    data = 'csv:"ward 3, new.csv",label="fine, or=not"'
+    assert fedpeer("simulate", "--dataset", data, *options).code == 0
+    assert "its own test part" in fedpeer("evaluate", "last", "--peer", "peer1").out
+    assert "90 examples" in fedpeer("evaluate", "last", "ward 3, new.csv", "--peer", "peer1").out
+
+
 def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Columns are found by name, other columns are ignored, and no label is needed."""
     (tmp_path / "new.csv").write_text("b,name,a\n1,x,9\n9,y,1\n")
@@ -275,6 +290,136 @@ def test_a_model_of_several_labels_is_evaluated_and_predicts(fedpeer: Fedpeer, t
     assert "fever" in shown
     other = fedpeer("evaluate", *peer, "--data", "csv:ward.csv,label=fever,drop=cough")
     assert (other.code, "trained for the labels fever, cough" in " ".join(other.err.split())) == (2, True)
+
+
+TRAINED = ["--peers", "2", "--split", "iid", "--rounds", "1", "--workers", "1", "--compare", "local", "--quiet"]
+OF_PEER1 = ("last", "--peer", "peer1", "--method", "local")
+
+
+def error_by_hand(fedpeer: Fedpeer, file: str) -> float:
+    """Return the root mean square of what `predict` is wrong by, from files."""
+    answers = csv.DictReader(io.StringIO(fedpeer("predict", *OF_PEER1, file).out))
+    truth = csv.DictReader(io.StringIO(Path(file).read_text()))
+    wrong = [float(one["prediction"]) - float(other["cost"]) for one, other in zip(answers, truth, strict=True)]
+    return float(np.sqrt(np.mean(np.square(wrong))))
+
+
+@pytest.mark.slow
+def test_numbers_are_numbers_in_a_file_in_which_all_are_whole(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    """The guess from its own cells would be classes."""
+    draws = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{1000 + 100 * (a - b):.2f}" for a, b in draws.normal(5, 2, (90, 2))]
+    Path("ward.csv").write_text("\n".join(["a,b,cost", *rows]))
+    Path("few.csv").write_text("a,b,cost\n5,5,1000\n6,5,1100\n5,6,900\n")
+    assert fedpeer("simulate", "--dataset", "csv:ward.csv,label=cost", *TRAINED).code == 0
+    for given in (["few.csv"], ["--data", "csv:few.csv,label=cost"]):
+        done = fedpeer("evaluate", *OF_PEER1, *given, "--json")
+        assert done.code == 0, done.err
+        found = json.loads(done.out)
+        assert found["metrics"]["rmse"] == pytest.approx(error_by_hand(fedpeer, "few.csv"), rel=1e-4)
+    classes = fedpeer("evaluate", *OF_PEER1, "--data", "csv:few.csv,label=cost,task=classification")
+    assert (classes.code, "trained for numbers to predict" in " ".join(classes.err.split())) == (2, True)
+
+
+DATA_OF_ONES_OWN = """
+import numpy as np
+import fedpeer
+
+draws = np.random.default_rng(0)
+kinds = draws.integers(0, 3, 60)
+x = (np.eye(3)[kinds] + draws.normal(0, 0.1, (60, 3))).astype(np.float32)
+
+def of(names, rows):
+    named = np.array([names.index("abc"[kind]) for kind in kinds[rows]])
+    return fedpeer.Dataset(name="own", x=x[rows], y=named, task="classification", input_kind="features", classes=names)
+
+def usual(): return of(("a", "b", "c"), np.arange(60))
+def turned(): return of(("c", "a", "b"), np.arange(60))
+def two(): return of(("c", "a"), np.flatnonzero(kinds != 1))
+def others(): return of(("a", "b", "c", "d"), np.arange(60))
+"""
+
+
+@pytest.mark.slow
+def test_classes_are_those_of_their_names_in_whatever_order(
+    fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("evaluated_wards.py").write_text(DATA_OF_ONES_OWN)
+    more = ["--network", "mlp:3+3", "--optimizer", "adam,lr=0.1", "--steps", "60"]
+    assert fedpeer("simulate", "--dataset", "python:evaluated_wards:usual", *TRAINED, *more).code == 0
+    usual, turned, two = (
+        json.loads(fedpeer("evaluate", *OF_PEER1, "--data", f"python:evaluated_wards:{name}", "--json").out)
+        for name in ("usual", "turned", "two")
+    )
+    assert usual["accuracy"] > 0.9
+    assert turned == usual
+    assert list(two["classes"]) == ["a", "b", "c"]
+    for name, examples in (("a", usual["classes"]["a"]["examples"]), ("b", 0)):
+        assert two["classes"][name]["examples"] == examples
+    assert two["accuracy"] > 0.9
+    others = fedpeer("evaluate", *OF_PEER1, "--data", "python:evaluated_wards:others")
+    assert (others.code, "trained for the classes a, b, c" in " ".join(others.err.split())) == (2, True)
+
+
+@pytest.mark.slow
+def test_labels_are_those_of_their_names_in_whatever_order(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    rows = [f"{a:.3f},{b:.3f},{int(a > b)},{int(a > 5)}" for a, b in draws.normal(5, 2, (90, 2))]
+    Path("ward.csv").write_text("\n".join(["a,b,fever,cough", *rows]))
+    assert fedpeer("simulate", "--dataset", "csv:ward.csv,labels=fever+cough", *TRAINED).code == 0
+    usual, turned = (
+        json.loads(fedpeer("evaluate", *OF_PEER1, "--data", f"csv:ward.csv,labels={labels}", "--json").out)
+        for labels in ("fever+cough", "cough+fever")
+    )
+    assert turned == usual
+
+
+@pytest.mark.slow
+def test_a_model_of_two_numbers_is_not_measured_on_one(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(60, 3)).astype(np.float32)
+    np.savez("two.npz", x=x, y=x[:, :2] * 10 + 0.5)
+    np.savez("one.npz", x=x, y=x[:, 0] * 10 + 0.5)
+    np.savez("wide.npz", x=np.ones((9, 4), np.float32), y=np.ones((9, 2), np.float32) / 2)
+    assert fedpeer("simulate", "--dataset", "npz:two.npz", *TRAINED).code == 0
+    assert fedpeer("evaluate", *OF_PEER1, "two.npz").code == 0
+    for file, said in (
+        ("one.npz", "an example has 1 targets, but the model predicts 2"),
+        ("wide.npz", "an example is features (4,), but the model takes features (3,)"),
+    ):
+        refused = fedpeer("evaluate", *OF_PEER1, file)
+        assert (refused.code, said in " ".join(refused.err.split())) == (2, True), refused.err
+
+
+@pytest.mark.slow
+def test_tokens_that_a_model_does_not_know_are_told(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    x, y = draws.integers(0, 7, (40, 6)), draws.integers(0, 2, 40)
+    np.savez("known.npz", x=x, y=y)
+    np.savez("more.npz", x=np.where(x == 3, 7, x), y=y)
+    assert fedpeer("simulate", "--dataset", "npz:known.npz,kind=tokens", *TRAINED, "--network", "lstm").code == 0
+    assert fedpeer("evaluate", *OF_PEER1, "known.npz").code == 0
+    refused = fedpeer("evaluate", *OF_PEER1, "more.npz")
+    assert (refused.code, "it has token 7, but the model knows 7" in " ".join(refused.err.split())) == (2, True)
+
+
+@pytest.mark.slow
+def test_a_folder_of_images_may_lack_a_class_and_has_no_other(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    pillow = pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
+
+    def paint(*files: str) -> None:
+        for file in files:
+            Path(file).parent.mkdir(parents=True, exist_ok=True)
+            pillow.fromarray(np.random.default_rng(0).integers(0, 99, (6, 6)).astype(np.uint8)).save(file)
+
+    paint(*(f"pictures/{name}/{number}.png" for name in ("cat", "cow", "dog") for number in range(8)))
+    assert fedpeer("simulate", "--dataset", "images:pictures", *TRAINED).code == 0
+    paint("later/dog/1.png", "later/cat/1.png")
+    found = json.loads(fedpeer("evaluate", *OF_PEER1, "later", "--json").out)
+    assert {name: row["examples"] for name, row in found["classes"].items()} == {"cat": 1, "cow": 0, "dog": 1}
+    paint("later/horse/1.png")
+    refused = fedpeer("evaluate", *OF_PEER1, "later")
+    assert (refused.code, "horse: this folder is not a class" in " ".join(refused.err.split())) == (2, True)
 
 
 def test_more_classes_than_a_person_reads_are_counted() -> None:

@@ -263,6 +263,7 @@ def test_what_the_networks_show(text: str, words: list[str], fedpeer: Fedpeer) -
     ("arguments", "words"),
     [
         (["simulat"], ["simulat", "--help"]),
+        (["simulate", "--dataset", "CSV:ward.csv,label=y"], ["--dataset", "CSV", 'did you mean "csv"?']),
         (["topology", "rings"], ["NAME", "rings", 'did you mean "ring"?']),
         (["topology", "ring", "--peers", "x"], ["--peers", '"x"', "whole number"]),
         (["topology", "ring", "--svg", "no/such/folder.svg"], ["--svg", "cannot be written"]),

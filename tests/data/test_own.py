@@ -14,11 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedpeer.config.choice import bind_settings, lookup, parse_choice
+from fedpeer.config.choice import bind_settings, call_choice, lookup, parse_choice
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN, csv, images, npz, parquet, python_arrays
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.data.own.mistakes import SHOWN_MAX
+from fedpeer.data.splits import SPLITS
 
 GOOD = "age,weight,ward,outcome\n61,70.5,a,sick\n45,80,b,well\n\n33,65.25,a,well\n"
 
@@ -171,6 +172,38 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ('a,outcome\n1,x\n"2,5",y\n', {}, ['row 3, column a: "2,5" has a decimal comma; write 2.5']),
         ("a;outcome\n1.234,5;x\n2;y\n", {"delimiter": ";"}, ['"1.234,5" has a decimal comma; write 1234.5']),
         ("a;outcome\n1;3,5\n2;4\n", {"delimiter": ";"}, ['column outcome: "3,5" has a decimal comma; write 3.5']),
+        ('a,outcome\n1,x\n"1,234.5",y\n', {}, ['column a: "1,234.5" has thousands set off; write 1234.5, and export']),
+        (
+            'a,outcome\n1,x\n"1,234",y\n',
+            {},
+            ['"1,234" has a decimal comma; write 1.234 (or 1234, if it has thousands set off), and export'],
+        ),
+        ("a,outcome\n1'234'567,x\n2,y\n", {}, ["has thousands set off; write 1234567"]),
+        ("a,outcome\n1.234.567,x\n2,y\n", {}, ["has thousands set off; write 1234567"]),
+        ('a,outcome\n1,"1,200.50"\n2,"900.10"\n', {}, ['row 2, column outcome: "1,200.50" has thousands set off']),
+        ("a,outcome\n1_000,x\n2,y\n", {}, ['row 2, column a: "1_000" is text']),
+        (",a,outcome\n0,1,x\n1,2,y\n", {}, ["row 1: column 1 has no name; name each, and write no index (pandas"]),
+        ("a,outcome,,\n1,x,,\n2,y,,\n", {}, ["row 1: columns 3, 4 have no name"]),
+        (
+            "__index_level_0__,a,outcome\n0,1,x\n1,2,y\n",
+            {},
+            ["is the index of a pandas table", "drop=__index_level_0__"],
+        ),
+        ("a,outcome\nNA,x\n2,y\n", {}, ['row 2, column a: "NA" stands for no value; fill it in, delete the row']),
+        ("a,outcome\n1,x\n2,y\n3,NA\n", {}, ['the label is missing ("NA"; if that is a class, name all: classes=a+b']),
+        ("a,outcome\n1,3.5\n2,3.5\n", {}, ["column outcome: all rows have 3.5; name another column, or write task="]),
+        (
+            GOOD,
+            {"label": "OUTCOME", "drop": ("ward",)},
+            ['label=OUTCOME: there is no such column; did you mean "outcome"?'],
+        ),
+        (GOOD, {"delimiter": ":"}, ['there is one column, "age,weight,ward,outcome"; leave delimiter out']),
+        (
+            GOOD,
+            {"drop": ("ward",), "classes": ("sick", "well", "sick")},
+            ['"sick" is named twice; name each class once'],
+        ),
+        (GOOD, {"drop": ("ward",), "classes": ("sick",)}, ["classes=sick: there must be two classes or more"]),
         ("5.1,3.5,ill\n4.9,3.0,well\n", {}, ['no column "outcome"', "a row of examples (5.1, 3.5, ill)", "above it"]),
         ("outcome\nx\ny\n", {}, ["no column is left as a feature"]),
         ('a,outcome\n1,"x\n', {}, ["cannot be read as CSV"]),
@@ -214,6 +247,39 @@ def test_bytes_that_are_no_text_and_files_that_are_none(table: Callable[[str | b
     assert "row 3: it is not UTF-8" in _message(csv, path=latin, label="y")
     assert 'did you mean "wards.csv"?' in _message(csv, path=str(tmp_path / "ward.csv"), label="y")
     assert "is a folder" in _message(csv, path=str(tmp_path), label="y")
+    for content, said in (
+        (b"PK\x03\x04\x14\x00\x06\x00\xff\xff", "it is an Excel or other zip file; save the sheet as CSV UTF-8"),
+        (b"PAR1\xff\xff", "it is a Parquet file; write parquet:FILE"),
+        ("a,y\n1,x\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),
+    ):
+        assert said in _message(csv, path=table(content), label="y")
+
+
+@pytest.mark.parametrize("read", [csv, npz, images], ids=lambda read: read.__name__)
+def test_what_may_not_be_read_is_told_as_that(
+    read: Callable[..., Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who runs the tests may read everything, so the refusal is played."""
+    path = tmp_path / "mine"
+    if read is images:
+        path.mkdir()
+    else:
+        path.write_bytes(b"a,y")
+
+    def refused(*given: Any, **more: Any) -> Any:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(Path, "open", refused)
+    monkeypatch.setattr(Path, "iterdir", refused)
+    more = {"label": "y"} if read is csv else {}
+    assert f"{path}: it cannot be opened (Permission denied)" in _message(read, path=str(path), **more)
+
+
+def test_a_class_may_be_called_as_missing_values_are_elsewhere(table: Callable[[str | bytes], str]) -> None:
+    path = table("a,y\n1,NA\n2,EU\n")
+    assert csv(path=path, label="y", classes=("EU", "NA")).y.tolist() == [1, 0]
+    same = table("a,y\n1,3.5\n2,3.5\n")
+    assert csv(path=same, label="y", task="regression").y.tolist() == [3.5, 3.5]
 
 
 @settings(max_examples=40)
@@ -401,8 +467,14 @@ WHOLE = Dataset(
             "y: it holds int64; convert it with y.astype(numpy.float32)",
         ),
         ({"task": "multi-label", "y": np.zeros((4, 3), np.float32)}, "classes: there are 2 names, and 3 labels in y"),
-        ({"user_N": np.array([0, 1])}, "user_N: it has 2 entries, but x has 4"),
-        ({"test_N": np.array([True])}, "test_N: it has 1 entries, but x has 4"),
+        ({"user_N": np.array([0, 1])}, "user_N: its shape is (2,), but x has 4 examples; it must be (4,)"),
+        ({"user_N": np.array([0, 1, 2, 1])}, "user_N: numbers from 0 to 2 are not those of 0 names, from 0 on"),
+        ({"user_N": np.zeros(4), "user_names": ("a",)}, "user_N: it holds float64; convert it"),
+        ({"user_N": np.array([0, 1, 2, -1]), "user_names": ("a", "b", "c")}, "from -1 to 2 are not those of 3 names"),
+        ({"test_N": np.array([True])}, "test_N: its shape is (1,), but x has 4 examples; it must be (4,)"),
+        ({"test_N": np.array([0, 0, 1, 1])}, "test_N: it holds int64; it must be True (for testing) and False: write"),
+        ({"y": [0, 1, 0, 1]}, "y: it is a list; convert it with numpy.asarray(y)"),
+        ({"feature_names": ("age",)}, "feature_names: there are 1, but x has 3 features; name each"),
     ],
     ids=str,
 )
@@ -490,6 +562,9 @@ def test_one_array_that_says_to_be_huge_is_not_allocated_either(tmp_path: Path) 
 
 # Images
 
+#: The reader of images, by any settings.
+IMAGES: Callable[..., Dataset] = images
+
 
 def _paint(path: Path, shape: tuple[int, ...], value: int = 255) -> None:
     pillow = pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
@@ -528,6 +603,86 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "b/3.png: its pixels are RGBA" in message
     assert "b/4.png: it cannot be read as an image" in message
     assert "write one size" in _message(images, path=str(tmp_path), resize=(0,))
+
+
+@pytest.fixture
+def pillow() -> Any:
+    return pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
+
+
+@pytest.mark.parametrize("ending", ["png", "tiff"])
+def test_pixels_of_16_bits_keep_their_shades(ending: str, tmp_path: Path, pillow: Any) -> None:
+    shade_HW = np.arange(0, 65536, 4369, dtype=np.uint16).reshape(4, 4)
+    for name, pixels in (("dark", shade_HW // 2), ("light", shade_HW)):
+        (tmp_path / name).mkdir()
+        pillow.fromarray(pixels).save(tmp_path / name / f"1.{ending}")
+    for colours, channels in ({}, 1), ({"colours": "grey"}, 1), ({"colours": "rgb"}, 3):
+        found = IMAGES(path=str(tmp_path), **colours)
+        assert found.x.shape == (2, channels, 4, 4)
+        assert found.x[1] == pytest.approx(np.broadcast_to(shade_HW / 65535, (channels, 4, 4)), abs=1e-6)
+        assert found.x[0].max() == pytest.approx(0.5, abs=1e-5)
+    small = np.unique(images(path=str(tmp_path), resize=(2,)).x.astype(np.float32))
+    assert len(small) == 8
+    assert small[0] >= 0
+    assert small[-1] <= 1
+
+
+def test_pixels_of_32_bits_have_no_known_white(tmp_path: Path, pillow: Any) -> None:
+    for name, kind in (("a", np.int32), ("b", np.float32)):
+        (tmp_path / name).mkdir()
+        pillow.fromarray(np.ones((2, 2), kind)).save(tmp_path / name / "1.tiff")
+    said = _message(images, path=str(tmp_path), colours="grey")
+    assert "a/1.tiff: its pixels have 32 bits, whose white is not known; save it with 8 or 16 bits (and 1 more" in said
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L"])
+def test_what_is_behind_transparent_pixels_is_said_or_asked(mode: str, tmp_path: Path, pillow: Any) -> None:
+    """A drawing in black on nothing: without its transparency all of it is black."""
+    ink_HW = np.zeros((2, 2), np.uint8)
+    ink_HW[0] = 255
+    drawing = pillow.merge("LA", [pillow.new("L", (2, 2), 0), pillow.fromarray(ink_HW)])
+    if mode in ("P", "L"):  # one shade is the transparent one
+        drawing = pillow.fromarray(np.where(ink_HW, 0, 3).astype(np.uint8), mode="L").convert(mode)
+    for name in "ab":
+        (tmp_path / name).mkdir()
+        drawing.convert(mode).save(tmp_path / name / "1.png", **({"transparency": 3} if mode in ("P", "L") else {}))
+    assert "a/1.png: it has transparent pixels; say what is behind them with background=white" in _message(
+        images, path=str(tmp_path), colours="grey"
+    )
+    for background, value in (("white", 1), ("black", 0)):
+        found = IMAGES(path=str(tmp_path), colours="grey", background=background)
+        assert found.x[0, 0].tolist() == [[0, 0], [value, value]]
+
+
+def test_opaque_images_palettes_and_inks_are_converted(tmp_path: Path, pillow: Any) -> None:
+    red = pillow.new("RGB", (2, 2), (255, 0, 0))
+    for name, mode, ending in (("a", "RGBA", "png"), ("b", "P", "png"), ("c", "CMYK", "tiff"), ("d", "RGB", "bmp")):
+        (tmp_path / name).mkdir()
+        red.convert(mode).save(tmp_path / name / f"1.{ending}")
+    found = images(path=str(tmp_path), colours="rgb")
+    assert found.x == pytest.approx(np.broadcast_to(np.array([1, 0, 0])[:, None, None], (4, 3, 2, 2)))
+
+
+def test_a_photo_stands_as_its_camera_was_held(tmp_path: Path, pillow: Any) -> None:
+    for name in "ab":
+        photo = pillow.fromarray(np.array([[0, 0, 0, 255]], np.uint8))
+        (tmp_path / name).mkdir()
+        turned = photo.getexif()
+        turned[0x0112] = 6  # to be turned by a quarter
+        photo.save(tmp_path / name / "1.png", exif=turned)
+    assert images(path=str(tmp_path)).x[0, 0].tolist() == [[0], [0], [0], [1]]
+
+
+def test_folders_and_classes_go_together(tmp_path: Path) -> None:
+    for name in ("cat", "dog", "bird"):
+        _paint(tmp_path / name / "1.png", (2, 2))
+    assert 'bird: this folder is not a class; did you mean "birds"?' in _message(
+        images, path=str(tmp_path), classes=("cat", "dog", "birds")
+    )
+    found = images(path=str(tmp_path), classes=("dog", "cat", "cow", "bird"))
+    assert (found.classes, found.y.tolist()) == (("dog", "cat", "cow", "bird"), [0, 1, 3]), "a class may have none"
+    _paint(tmp_path / "cat" / "more" / "2.png", (2, 2))
+    assert "cat/more: it is a folder; put its images into cat itself" in _message(images, path=str(tmp_path))
 
 
 # Python
@@ -587,3 +742,13 @@ def test_where_a_missing_file_was_looked_for_is_said_of_relative_paths_only(
     assert _message(csv, path="nowhere.csv", label="y") == f"there is no file nowhere.csv (looked in {tmp_path})"
     whole = f"{tmp_path}/elsewhere/nowhere.csv"
     assert _message(csv, path=whole, label="y") == f"there is no file {whole}"
+
+
+def test_a_data_set_all_of_which_is_for_testing_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "all.npz"
+    np.savez(path, x=np.ones((6, 2)), y=np.arange(6) % 2, test=np.ones(6, bool))
+    for rule in ("iid", "dirichlet:0.5"):
+        choice = parse_choice(rule)
+        split = call_choice(choice, SPLITS, "split")
+        with pytest.raises(DataError, match="no example to train on: all are for testing; mark fewer, or set test_fr"):
+            split(npz(path=str(path)), 2, np.random.default_rng(0))

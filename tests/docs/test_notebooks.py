@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import nbformat
+import numpy as np
 import pytest
+import torch
 from nbclient import NotebookClient
 
 from .pages import ROOT
@@ -29,6 +31,20 @@ def executed(name: str, folder: Path, **replaced: str) -> list[Any]:
     return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
 
 
+def distances(shown: str) -> list[float]:
+    """Return the numbers of a list as the notebook shows it."""
+    return [float(each) for each in re.findall(r"\d+\.\d+", shown)]
+
+
+def test_distances_are_shown_in_one_form_whatever_their_ratio() -> None:
+    """An array of numpy is shown as 1.2e-03 where the largest number is a thousand times the smallest."""
+    notebook = nbformat.read(ROOT / "examples" / "notebooks" / "sharing.ipynb", as_version=4)
+    [cell] = [cell.source for cell in notebook.cells if cell.cell_type == "code" and "apart" in cell.source]
+    apart = torch.tensor([0.9, 0.00021, 0.0], requires_grad=True)
+    shown = repr(eval(cell.splitlines()[-1], {"apart": apart, "np": np}))
+    assert distances(shown) == [0, 0.0002, 0.9]
+
+
 def test_sharing(tmp_path: Path) -> None:
     _, counts, _, results, picture, levels, apart, report = executed(
         "sharing.ipynb", tmp_path, **{"range(5)": "range(1)", "(4, 12, 20)": "(20,)"}
@@ -37,7 +53,7 @@ def test_sharing(tmp_path: Path) -> None:
     assert "partial averaging" in results[-1].data["text/html"]
     assert "image/png" in picture[-1].data
     assert "20:" in levels[-1].data["text/plain"]
-    numbers = [float(each) for each in re.findall(r"\d+\.\d+", apart[-1].data["text/plain"])]
+    numbers = distances(apart[-1].data["text/plain"])
     assert sum(each < 0.02 for each in numbers) == 16
     assert sum(each > 0.1 for each in numbers) == 4
     assert (tmp_path / report[-1].text.strip()).is_file()

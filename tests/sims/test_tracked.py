@@ -82,7 +82,7 @@ def test_what_cannot_be_tracked_is_refused_with_its_place(
     known_as(monkeypatch, "recorder", Recorder())
     with pytest.raises(ConfigError) as caught:
         simulated(tmp_path, tracking=given)
-    assert [problem.path for problem in caught.value.problems] == [("simulation", "tracking")]
+    assert [problem.path for problem in caught.value.problems] == [("tracking",)]
     assert not list(tmp_path.iterdir())
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import hashlib
+import os
+from collections.abc import Collection
 from pathlib import Path
 
 from fedpeer.algorithms.start import STARTS
@@ -13,6 +15,11 @@ from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
 from fedpeer.learning.model_folder import folder_digest
 from fedpeer.runs.trackers.registry import TRACKERS
+
+
+def located(path: str | Path, folder: Path) -> Path:
+    """Return the absolute path of what a person wrote: from this folder, or from a home, `~/data/ward3.csv`."""
+    return (folder / os.path.expanduser(path)).resolve()
 
 
 def anchored(choice: Choice, folder: Path) -> Choice:
@@ -28,8 +35,8 @@ def anchored(choice: Choice, folder: Path) -> Choice:
         return choice
     others = {name: value for name, value in choice.settings.items() if name != "path"}
     if found.get("tokenizer"):
-        others["tokenizer"] = str((folder / found["tokenizer"]).resolve())
-    return Choice(choice.name, str((folder / found["path"]).resolve()), others)
+        others["tokenizer"] = str(located(found["tokenizer"], folder))
+    return Choice(choice.name, str(located(found["path"], folder)), others)
 
 
 def anchored_network(choice: Choice, folder: Path) -> Choice:
@@ -44,18 +51,29 @@ def anchored_network(choice: Choice, folder: Path) -> Choice:
     chosen = pretrained_network(choice)
     for name, digest in PATHS.items():
         if path := getattr(chosen, name):
-            settings[name] = str((folder / path).resolve())
+            settings[name] = str(located(path, folder))
             settings[digest] = folder_digest(Path(settings[name]))
     return Choice(choice.name, settings.pop("path"), settings)
 
 
-def anchored_federation(federation: Federation, folder: Path) -> Federation:
+def anchored_federation(
+    federation: Federation, folder: Path, options: Collection[tuple[str | int, ...]] = ()
+) -> Federation:
     """Return the federation with absolute paths of its simulation's data, and of the models that it begins with.
 
     With these are their digests.
+
+    Args:
+        folder: the folder of the settings' file.
+        options: the settings that come from options, whose paths start from the working folder.
     """
-    dataset = anchored(federation.simulation.dataset, folder)
-    tracking = tuple(anchored_tracker(each, folder) for each in federation.simulation.tracking)
+
+    def start(*setting: str) -> Path:
+        return Path() if setting in options else folder
+
+    dataset = anchored(federation.simulation.dataset, start("simulation", "dataset"))
+    tracked = start("simulation", "tracking")
+    tracking = tuple(anchored_tracker(each, tracked) for each in federation.simulation.tracking)
     networks = {name: anchored_network(each, folder) for name, each in federation.simulation.networks.items()}
     simulation = federation.simulation.model_copy(
         update={"dataset": dataset, "tracking": tracking, "networks": networks}
@@ -63,11 +81,29 @@ def anchored_federation(federation: Federation, folder: Path) -> Federation:
     found: dict[str, object] = {"simulation": simulation}
     path = start_file(federation)
     if path is not None:
-        start = Choice("file", str((folder / path).resolve()), {"digest": _digest(folder / path)})
-        found["learning"] = federation.learning.model_copy(update={"start": start})
+        model = located(path, folder)
+        begun = Choice("file", str(model), {"digest": _digest(model)})
+        found["learning"] = federation.learning.model_copy(update={"start": begun})
     if federation.network is not None:
-        found["network"] = anchored_network(federation.network, folder)
+        found["network"] = anchored_network(federation.network, start("network"))
     return federation.model_copy(update=found)
+
+
+def by_content(choice: Choice) -> Choice:
+    """Return an anchored choice of a user's own data with a digest of what is there instead of its path.
+
+    So the same data are equal wherever they lie. What cannot be read keeps its path.
+    """
+    if choice.name not in OWN or choice.value is None or not (path := Path(str(choice.value))).exists():
+        return choice
+    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
+    hashed = hashlib.blake2b(digest_size=16)
+    try:
+        for file in files:
+            hashed.update(f"{file.relative_to(path).as_posix()} {_file_digest(file)}\n".encode())
+    except OSError:
+        return choice
+    return Choice(choice.name, hashed.hexdigest(), choice.settings)
 
 
 def anchored_tracker(choice: Choice, folder: Path) -> Choice:
@@ -76,7 +112,7 @@ def anchored_tracker(choice: Choice, folder: Path) -> Choice:
         path = bind_settings(choice, TRACKERS[choice.name]).get("folder") if choice.name in TRACKERS else None
     except ChoiceError:  # reported where the choice itself is checked
         path = None
-    return choice if path is None else Choice(choice.name, None, {"folder": str((folder / path).resolve())})
+    return choice if path is None else Choice(choice.name, None, {"folder": str(located(path, folder))})
 
 
 def start_file(federation: Federation) -> Path | None:
@@ -102,9 +138,13 @@ def models_named(federation: Federation) -> list[Path]:
 def _digest(path: Path) -> str:
     """Return the hex BLAKE2b-128 of a file, by which peers compare their copies."""
     try:
-        with path.open("rb") as file:
-            return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
+        return _file_digest(path)
     except OSError as problem:
         raise DataError(
             f"learning.start: {path} cannot be read ({problem.strerror}); copy the model to that path"
         ) from None
+
+
+def _file_digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=16)).hexdigest()
