@@ -19,6 +19,7 @@ from fedpeer.algorithms.answer_metrics import ece, f1
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
+from fedpeer.data.dataset import Dataset
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.models import load_model
 from fedpeer.networks.registry import NetworkError
@@ -205,6 +206,31 @@ def test_the_best_models_are_the_same_if_the_run_was_stopped(tmp_path: Path) -> 
         best = max(rows, key=lambda row: (row["validation_accuracy"][number], -row["validation_loss"][number]))
         assert rounds[peer]["round"] == best["round"]
     assert min(found["round"] for found in rounds.values()) < 8, "for some the best was before the stop"
+
+
+@pytest.mark.parametrize("method", ["partial-averaging", "fedavg"])
+def test_peers_with_too_few_examples_hold_none_out(tmp_path: Path, method: str) -> None:
+    """Two of three peers have two examples to train on, of which a tenth is none."""
+    draws = np.random.default_rng(0)
+    user_N = np.repeat([0, 1, 2], [40, 3, 3])
+    x, y = draws.normal(size=(46, 4)).astype(np.float32), np.tile([0, 1], 23)
+    data = Dataset(name="wards", x=x, y=y, task="classification", input_kind="features", classes=("well", "ill"),
+                   user_N=user_N, user_names=("big", "small", "tiny"))  # fmt: skip
+    settings = {"simulation": {"peers": 3, "split": "user", "validation": 0.1},
+                "learning": {"rounds": 2, "batch_size": 2}}  # fmt: skip
+    said: list[Event] = []
+    found = api.simulate(data, "mlp:4+5+2", federation=settings, methods=[method], device="cpu", workers=1,
+                         out=tmp_path, on_event=said.append)  # fmt: skip
+    assert "2 of 3 peers have too few examples to hold one out for validation" in [
+        each.text for each in said if isinstance(each, Remark)
+    ]
+    for row in RunFolder(found.folder).rows():
+        assert [score is None for score in row["validation_accuracy"]] == [False, True, True]
+        assert None not in row["accuracy"]
+    assert found.summary["methods"][method]["scores"]["PM"]["best_by"] == "validation"
+    assert found.state_dict(method, "peer1", best=True)
+    with pytest.raises(KeyError, match="no best model of peer2: it holds out no example"):
+        found.state_dict(method, "peer2", best=True)
 
 
 @pytest.mark.slow
