@@ -23,7 +23,7 @@ from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.noise import PHASES, Noise
 from fedpeer.slicing.assign import assign_all
 from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
-from fedpeer.slicing.network import NetworkMap
+from fedpeer.slicing.network import NetworkMap, normalization
 from fedpeer.slicing.plan import Plan, compile_plan, widened
 from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.overlay import kept_apart, overlay, overlay_mistakes
@@ -112,9 +112,8 @@ def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> 
 
     Normalisation without running statistics is averaged like other modules.
     """
-    norms = dict.fromkeys(tensor.module for tensor in network.tensors if tensor.kind == "buffer")
     own = next((model for model in models if model.name == LOCAL), PartialModel(LOCAL))
-    private = replace(own, modules=tuple(dict.fromkeys([*own.modules, *norms])))
+    private = replace(own, modules=tuple(dict.fromkeys([*own.modules, *normalization(network.tensors)])))
     return (*(model for model in models if model.name != LOCAL), private) if private.modules else models
 
 

@@ -17,6 +17,7 @@ from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.trace import trace
 from tests.algorithms.client_factory import batches, starts
 from tests.algorithms.server_factory import MODULE, bench_of
+from tests.slicing.zoo import ITS_NORMALIZATION, Normalized
 
 NORMAL = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3))
 EXAMPLES = torch.tensor([10, 30, 60])
@@ -60,6 +61,17 @@ def test_it_shares_what_gossip_with_local_buffers_shares() -> None:
     plan = plan_for(federation, trace(NORMAL, torch.zeros(2, 5)), ["a", "b"], parse_choice("full-averaging"))
     [group] = plan.groups
     assert sorted(group.indices["a"].tolist()) == FedBN(bench_of("loop", NORMAL)).base_D.tolist()
+
+
+def test_of_modules_that_hold_other_buffers_only_these_stay() -> None:
+    """A buffer of the network itself, or of a block, keeps no layer beside it or inside it from being averaged."""
+    module = Normalized()
+    network = trace(module, torch.zeros(2, 6))
+    federation = Federation.model_validate({"learning": {"buffers": "local"}})
+    [group] = plan_for(federation, network, ["a", "b"], parse_choice("full-averaging")).groups
+    shared = {network.tensors[at].name for at in network.tensor_n[group.indices["a"]]}
+    assert {tensor.name for tensor in network.tensors} - shared == ITS_NORMALIZATION
+    assert sorted(group.indices["a"].tolist()) == FedBN(bench_of("loop", module)).base_D.tolist()
 
 
 def test_a_network_without_it_is_refused_with_the_way_out() -> None:

@@ -504,3 +504,27 @@ ZOO = {
     "masked": Specimen(Masked, (4, 5), {"input": 5, "first": 8, "second": 6, "third": 4, "head": 3}),
     "siamese": Specimen(Siamese, (8,), {"input": 4, "body.0": 6, "head": 2}),
 }
+
+
+class Normalized(nn.Module):
+    """Batch normalization in a block, and buffers that are none of its statistics: a table, and a mask of weights."""
+
+    table: Tensor
+    mask: Tensor
+
+    def __init__(self, features: int = 6, classes: int = 3) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.linspace(0.5, 1.5, features))
+        self.block = nn.Sequential(nn.Linear(features, 5), nn.BatchNorm1d(5), nn.ReLU())
+        self.block.register_buffer("mask", torch.ones(5, features))
+        self.head = nn.Linear(5, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.block(x * self.table))
+        return result
+
+
+#: What `buffers: local` keeps of it.
+ITS_NORMALIZATION = {
+    "table", "block.mask", "block.1.weight", "block.1.bias", "block.1.running_mean", "block.1.running_var"
+}  # fmt: skip
