@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -161,7 +162,7 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
     assert not (tmp_path / "runs").exists(), "a mistake leaves nothing behind"
 
 
-OUTER = {
+OUTER: dict[str, dict[str, Any]] = {
     "none": {},
     "outer steps": {"learning__outer": {"nesterov": {"lr": 0.7, "momentum": 0.9}}},
     "outer steps of the optimizer's state": {"learning__outer": "sgd", "learning__optimizer": "adam,lr=0.01"},
