@@ -143,7 +143,7 @@ def _of_line(line: str, peers: Sequence[str]) -> Faults:
         faults = parse_faults(line)
     except (ValueError, KeyError, TypeError, AssertionError):
         raise ChoiceError("the line of faults cannot be read; copy the whole line, or write a seed") from None
-    named = [each.peer for each in (*faults.acts, *faults.liars)]
+    named = [act.peer for act in faults.acts] + [liar.peer for liar in faults.liars]
     named += [peer for peer, _ in (*faults.rates, *faults.paces)]
     named += [peer for cut in faults.cuts for peer in (*cut.senders, *cut.receivers)]
     if unknown := next((peer for peer in named if peer not in peers), None):
