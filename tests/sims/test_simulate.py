@@ -24,6 +24,7 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.models import load_model
 from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.history import histories
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
 from fedpeer.sims.prepare import prepare_simulation
@@ -254,6 +255,45 @@ def test_a_stop_within_a_round_loses_no_row(
     assert len(broken.rows()) < len(whole.rows())
     run_prepared(prepare_simulation(options), RunFolder.open(tmp_path, broken.id))
     assert measured(broken) == measured(whole)
+
+
+def test_a_run_that_was_killed_before_its_models_were_saved_has_them_when_it_is_carried_on(
+    tmp_path: Path, whole: RunFolder
+) -> None:
+    """All rows of the first method are there, and its models are not."""
+    options = two_methods()
+    killed = folder(tmp_path, options)
+    for row in whole.rows()[:3]:
+        killed.record(row)
+    run_prepared(prepare_simulation(options), killed)
+    assert measured(killed) == measured(whole)
+    for method in ("local", "partial-averaging"):
+        mine, theirs = (load_file(run.models(method, 0)) for run in (killed, whole))
+        assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("stop_after", [2, 4, 5])
+def test_a_history_is_the_same_whenever_the_run_was_stopped(tmp_path: Path, stop_after: int) -> None:
+    """Every third of seven rounds is evaluated, and the last one: none is missing, and none is there twice."""
+    settings = {"learning__rounds": 7, "learning__evaluate_every": 3}
+    options = replace(request(**settings), seeds=(0,), methods=(parse_choice("partial-averaging"),))
+    complete, broken = folder(tmp_path / "complete", options), folder(tmp_path / "broken", options)
+    run_prepared(prepare_simulation(options), complete)
+    stop = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, RoundDone) and event.round == stop_after:
+            stop.set()
+
+    run_prepared(prepare_simulation(options), broken, on_event, stop)
+    assert broken.status == "interrupted"
+    run_prepared(prepare_simulation(options), broken)
+    assert measured(broken) == measured(complete)
+    assert [row["round"] for row in broken.rows()] == list(range(1, 8))
+    one, other = (histories(run.rows())["partial-averaging"] for run in (complete, broken))
+    assert one.round_R.tolist() == other.round_R.tolist() == [3, 6, 7]
+    np.testing.assert_array_equal(one.score_RP, other.score_RP)
+    np.testing.assert_array_equal(one.bytes_T, other.bytes_T)
 
 
 @pytest.mark.slow
