@@ -14,8 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.slicing.cells import MixedError
-from fedpeer.slicing.elementwise import elementwise, united
-from fedpeer.slicing.indexing import assigned, selected
+from fedpeer.slicing.elementwise import assigned, elementwise, selected, united
 from fedpeer.slicing.layers import (
     addmm,
     batch_norm,
