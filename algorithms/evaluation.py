@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 
 import torch
@@ -69,7 +70,9 @@ def evaluate_block(
 
 
 def _means(loss: Loss, score: float, total: float, examples: int, score_scale: float) -> tuple[float, float]:
-    """Return score and mean loss, from the sums over so many examples."""
+    """Return score and mean loss, from the sums over so many examples; of none they are not defined, NaN."""
+    if not examples:
+        return math.nan, math.nan
     mean = score / examples
     return mean if loss.counts else mean**0.5 * score_scale, total / examples
 

@@ -140,10 +140,12 @@ class Bar:
     def __init__(self, console: Console) -> None:
         self.console, self.tally = console, ExperimentTally(time.monotonic)
         self.progress = Progress(
-            TextColumn("{task.description}", table_column=Column(no_wrap=True, overflow="ellipsis", ratio=3)),
+            TextColumn(
+                "{task.description}", markup=False, table_column=Column(no_wrap=True, overflow="ellipsis", ratio=3)
+            ),
             BarColumn(bar_width=None, table_column=Column(ratio=2)),
             MofNCompleteColumn(),
-            TextColumn("[cyan]{task.fields[left]}", table_column=Column(no_wrap=True)),
+            TextColumn("{task.fields[left]}", style="cyan", markup=False, table_column=Column(no_wrap=True)),
             console=console,
             expand=True,
         )

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from fedpeer.algorithms.answer_metrics import ANSWER_METRICS, answer_scores, class_scores, confusion
 from fedpeer.config.building import metrics_of
@@ -69,13 +70,13 @@ class Judgement:
     def _each_class(self) -> Table:
         table = _table("class", "precision", "recall", "F1", "examples")
         for name, (precision, recall, f1, examples) in zip(self.classes, self.by_class, strict=True):
-            table.add_row(name, f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}", f"{examples:.0f}")
+            table.add_row(Text(name), f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}", f"{examples:.0f}")
         return table
 
     def _confused(self) -> Table:
         table = _table("class, and the answers", *self.classes)
         for name, row in zip(self.classes, self.confusion, strict=True):
-            table.add_row(name, *(str(count or "·") for count in row))
+            table.add_row(Text(name), *(str(count or "·") for count in row))
         return table
 
 
@@ -83,7 +84,7 @@ def _table(first: str, *others: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(first)
     for other in others:
-        table.add_column(other, justify="right")
+        table.add_column(Text(other), justify="right")
     return table
 
 

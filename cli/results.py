@@ -7,6 +7,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.table import Table
+from rich.text import Text
 
 from fedpeer.runs.summary import (
     count_text,
@@ -43,8 +44,8 @@ def result_table(summary: Mapping[str, Any]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     best = _best(methods, measure)
     for method, result in methods.items():
-        cells = [
-            spoken(method),
+        cells: list[Text | str] = [
+            Text(spoken(method)),
             score_text(result[f"{measure}_mean"], measure),
             *([apart(result[f"{measure}_sem"], measure)] if several else []),
             *([score_text(server_score(result), measure)] if served else []),
@@ -71,9 +72,9 @@ def metric_table(summary: Mapping[str, Any]) -> Table | None:
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("method", no_wrap=True)
     for name in names:
-        table.add_column(name, justify="right")
+        table.add_column(Text(name), justify="right")
     for method, result in methods.items():
-        table.add_row(spoken(method), *(metric_text(result.get("metrics", {}).get(name)) for name in names))
+        table.add_row(Text(spoken(method)), *(metric_text(result.get("metrics", {}).get(name)) for name in names))
     return table
 
 

@@ -69,6 +69,7 @@ def run_simulation(
         f"\nStopped; all measurements are kept. To resume, or to write a report so far:\n\n"
         f"  fedpeer simulate --resume {run.id}{elsewhere}\n  fedpeer runs report {run.id}{elsewhere}",
         highlight=False,
+        markup=False,
         soft_wrap=True,
     )
     return EXIT_STOPPED
@@ -99,10 +100,10 @@ def _print_results(summary: dict[str, Any]) -> None:
         console.print(result_table(summary))
         if further := metric_table(summary):
             console.print(further)
-        console.print(worth(summary), highlight=False)
+        console.print(worth(summary), highlight=False, markup=False)
         if baseline := linear(summary):
-            console.print(baseline, highlight=False)
+            console.print(baseline, highlight=False, markup=False)
         if promise := private(summary):
-            console.print(promise, highlight=False)
+            console.print(promise, highlight=False, markup=False)
     if summary.get("report"):
-        console.print(f"Report: {summary['report']}", highlight=False, soft_wrap=True)
+        console.print(f"Report: {summary['report']}", highlight=False, markup=False, soft_wrap=True)

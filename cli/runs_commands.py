@@ -27,6 +27,7 @@ def list_runs(out: _Out = None) -> None:
     """List finished and running runs, the newest last."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
+    from rich.markup import escape
     from rich.table import Table
 
     from fedpeer.runs.index import Index
@@ -50,7 +51,7 @@ def list_runs(out: _Out = None) -> None:
         reached = [f"{spoken(method)} {score_text(score, measure)}" for method, score in row.scores.items()]
         sizes = [str(row.peers or ""), str(row.rounds), str(len(row.seeds))] if wide else []
         took = "" if row.seconds is None else duration_text(row.seconds)
-        table.add_row(row.id, f"[{_COLOURS[row.status]}]{row.status}", *sizes, took, ", ".join(reached))
+        table.add_row(row.id, f"[{_COLOURS[row.status]}]{row.status}", *sizes, took, escape(", ".join(reached)))
     console.print(table)
 
 
@@ -72,9 +73,9 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
     summary = folder.read("summary") or {"methods": summarise(folder.rows()), "seeds": settings.get("seeds", [0])}
     if summary["methods"]:
         console.print(result_table(summary))
-        console.print(worth(summary), highlight=False)
+        console.print(worth(summary), highlight=False, markup=False)
         if promise := private(summary):
-            console.print(promise, highlight=False)
+            console.print(promise, highlight=False, markup=False)
     console.print(f"Folder: {folder.path}", highlight=False, markup=False, soft_wrap=True)
     if (folder.path / "report.html").exists():
         console.print(f"Report: {folder.path / 'report.html'}", highlight=False, markup=False, soft_wrap=True)

@@ -64,17 +64,18 @@ def slices_command(
     if svg is not None:
         write_new_text(svg, slices_svg(found), option="--svg")
     console = Console()
+    for drawn in drawing(found):
+        console.print(drawn, highlight=False)
     for each in [
-        *drawing(found),
         *_frozen(networks),
         *_to_be_found(request.federation),
         *_without_exchanges(plan, request.federation),
         *_sent(plan, request.federation),
         *_outer_steps(plan, request.federation),
     ]:
-        console.print(each, highlight=False)
+        console.print(each, highlight=False, markup=False)
     if svg is not None:
-        console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
+        console.print(f"Drawn in {svg}", highlight=False, markup=False, soft_wrap=True)
 
 
 def planned(federation: FederationSettings) -> tuple[Plan, Mapping[str, NetworkMap]]:

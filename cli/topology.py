@@ -54,6 +54,7 @@ def topology(
 ) -> None:
     """Draw a graph; print its spectral gap and the exchanges that an accuracy takes. The default command."""
     from rich.console import Console
+    from rich.markup import escape
 
     from fedpeer.cli.files import write_new_text
     from fedpeer.cli.simulate_options import options_of
@@ -66,15 +67,15 @@ def topology(
     if svg is not None:
         write_new_text(svg, topology_svg(overlay.union, overlay.members), option="--svg")
     console = Console()
-    console.print(f"[bold]{federation.gossip.topology}[/], {len(overlay.members)} peers", highlight=False)
+    console.print(f"[bold]{escape(str(federation.gossip.topology))}[/], {len(overlay.members)} peers", highlight=False)
     if len(overlay.members) <= DRAWN_MAX:
         for line in _drawing(overlay, console.width, ascii_only=console.options.ascii_only):
             console.print(line, style="cyan", highlight=False, markup=False)
     console.print(_numbers(overlay))
     for remark in overlay.remarks:
-        console.print(f"note: {remark}", style="dim", highlight=False)
+        console.print(f"note: {remark}", style="dim", highlight=False, markup=False)
     if svg is not None:
-        console.print(f"Drawn in {svg}", highlight=False, soft_wrap=True)
+        console.print(f"Drawn in {svg}", highlight=False, markup=False, soft_wrap=True)
 
 
 def _overlay_of(federation: FederationSettings) -> Overlay:

@@ -155,7 +155,7 @@ def evaluate_command(
         examples += f"; the model of round {found.best.round}, the best on examples held out for validation"
     print(f"{model.peer}: {measure} {score_text(score, measure)}, loss {loss:.4g}, {examples}")
     for shown in judged.shown():
-        Console().print(shown, highlight=False)
+        Console().print(shown, highlight=False, markup=False)
 
 
 def predict(

@@ -187,7 +187,8 @@ def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any
         raise ChoiceError(f'"{choice.name}" has no setting "{unknown[0]}"; {hint}')
     missing = [n for n, p in keywords.items() if p.default is inspect.Parameter.empty and n not in given]
     if missing:
-        raise ChoiceError(f'"{choice.name}" needs {missing[0]}; write {choice.name},{missing[0]}=...')
+        write = ",".join(f"{name}=..." for name in missing)
+        raise ChoiceError(f'"{choice.name}" needs {" and ".join(missing)}; write {choice},{write}')
     return {
         keywords[key].name: _converted(value, _kind(function, key), f"{choice.name}: {key}")
         for key, value in given.items()

@@ -145,7 +145,10 @@ class Split:
             back = np.sort(drawn_M[start : min(end, start + len(drawn_M) - 1)])
             return replace(one, train_M=one.train_M[~np.isin(one.train_M, back)], valid_M=back)
 
-        return replace(self, shares=tuple(map(cut, self.shares)))
+        shares = tuple(map(cut, self.shares))
+        without = sum(not len(each.valid_M) for each in shares)
+        remark = f"{without} of {len(shares)} peers have too few examples to hold one out for validation"
+        return replace(self, shares=shares, remarks=(*self.remarks, *([remark] if without else [])))
 
     def inputs(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
         """Return the inputs of a peer (0, 1, ...), (M, *F)."""

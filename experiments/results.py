@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.runs.scores import METRICS
+from fedpeer.runs.scores import METRICS, validated
 from fedpeer.runs.summary import summarise
 
 #: Statistic of every run with accuracies: that of the tenth of the peers with the least.
@@ -198,8 +198,8 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
         scored = [row for row in rows if row["seed"] == seed and row.get("loss")]
         if not scored or any(each is None for row in scored for each in row["loss"]):
             return {}
-        judged = [float(np.mean(row.get("validation_loss") or [0.0])) for row in scored]
-        chosen = scored[int(np.argmin(judged))] if any(judged) else scored[-1]
+        judged = validated(scored, "loss")
+        chosen = scored[int(np.nanargmin(judged))] if np.isfinite(judged).any() else scored[-1]
         alike.append(float(np.mean(chosen["loss"])))
         pooled.append(float(np.average(chosen["loss"], weights=chosen["tested"])))
     return {"loss": tuple(alike), "loss by examples": tuple(pooled)}

@@ -18,7 +18,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save
 from torch import Tensor, nn
 
-from fedpeer.networks.lora import Adapted
+from fedpeer.networks.lora import Adapted, TiedAdapted
 from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.disk import replacing, write_json
 
@@ -78,6 +78,11 @@ def write_adapter(model: nn.Module, folder: Path, *, base: str, task: str | None
     adapted = adapters_in(model)
     if not adapted:
         raise NetworkError("the network has no adapters, which PEFT's format is for; use --format safetensors")
+    if any(isinstance(layer, TiedAdapted) for layer in model.modules()):
+        raise NetworkError(
+            "an adapter changes a weight that several layers have in common, which PEFT's format cannot say; use "
+            "--format safetensors"
+        )
     kinds = {(_rank(layer), layer.scale) for layer in adapted.values()}
     if len(kinds) > 1:
         raise NetworkError("the adapters differ in rank or factor; use --format safetensors")

@@ -21,9 +21,9 @@ from fedpeer.config.methods import method_of
 from fedpeer.config.settings import MAX_EXCHANGES, FederationSettings, GossipSettings, PartialModelSettings
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.noise import PHASES, Noise
-from fedpeer.slicing.assign import assign_all
-from fedpeer.slicing.models import LOCAL, ModelGraph, PartialModel
-from fedpeer.slicing.network import NetworkMap
+from fedpeer.slicing.assign import LOCAL_INDEX, Assignment, assign_all
+from fedpeer.slicing.models import ModelGraph, PartialModel
+from fedpeer.slicing.network import NetworkMap, normalization
 from fedpeer.slicing.plan import Plan, compile_plan, widened
 from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.overlay import kept_apart, overlay, overlay_mistakes
@@ -99,23 +99,30 @@ def plan_for(
         models = federation.models() if federation.partial_models else default_models(first)
     elif method.models is not None:
         models = method.models(first)
-    if federation.learning.buffers == "local":
-        models = _with_local_norms(models, first)
     graph = ModelGraph(models)
-    plan = compile_plan(networks, graph, assign_all(networks, graph), cross_model=method.cross_model)
+    assignments = assign_all(networks, graph)
+    if federation.learning.buffers == "local":
+        assignments = _with_local_norms(assignments, networks)
+    plan = compile_plan(networks, graph, assignments, cross_model=method.cross_model)
     named = method.sharing == "partial models" and bool(federation.partial_models)
     return replace(widened(plan, method.vectors, first.n), named=named)
 
 
-def _with_local_norms(models: tuple[PartialModel, ...], network: NetworkMap) -> tuple[PartialModel, ...]:
-    """Return the models with batch normalisation, scale and shift included, local to each peer (FedBN, Li et al. 2021).
+def _with_local_norms(
+    assignments: Mapping[str, Assignment], networks: Mapping[str, NetworkMap]
+) -> dict[str, Assignment]:
+    """Return the assignments with batch normalisation, scale and shift included, local to each peer (FedBN, Li et al.
+    2021), whoever claims it.
 
     Normalisation without running statistics is averaged like other modules.
     """
-    norms = dict.fromkeys(tensor.module for tensor in network.tensors if tensor.kind == "buffer")
-    own = next((model for model in models if model.name == LOCAL), PartialModel(LOCAL))
-    private = replace(own, modules=tuple(dict.fromkeys([*own.modules, *norms])))
-    return (*(model for model in models if model.name != LOCAL), private) if private.modules else models
+    made: dict[int, Assignment] = {}  # peers that share an assignment have the same network, and go on sharing it
+    for peer, each in assignments.items():
+        if id(each) not in made:
+            names, tensors = normalization(networks[peer].tensors), networks[peer].tensors
+            own = {at: LOCAL_INDEX for at, tensor in enumerate(tensors) if tensor.name in names}
+            made[id(each)] = replace(each, model_of_tensor={**each.model_of_tensor, **own})
+    return {peer: made[id(each)] for peer, each in assignments.items()}
 
 
 def averaging_of(plan: Plan, federation: FederationSettings, seed: int) -> dict[str, Averaging]:

@@ -23,7 +23,7 @@ from fedpeer.learning.adapter_files import AdapterFile, put_adapter, read_adapte
 from fedpeer.learning.assembly import DataShape
 from fedpeer.learning.model_folder import folder_digest
 from fedpeer.learning.program import first_line
-from fedpeer.networks.lora import ADAPTABLE, adapt, freeze, merged
+from fedpeer.networks.lora import ADAPTABLE, TiedAdapted, adapt, freeze, merged
 from fedpeer.networks.registry import NetworkError
 
 #: Ends of the names of the layers that get adapters by default, in the models of the library: an attention's queries
@@ -209,6 +209,11 @@ def _adapted(module: PretrainedModel, chosen: PretrainedNetwork, adapter: Adapte
                 "was trained with"
             )
     adapt(module, [f"model.{name}" for name in adapter.layers], adapter.rank, adapter.scale)
+    if any(isinstance(layer, TiedAdapted) for layer in module.modules()):
+        raise NetworkError(
+            "network hf: the adapter changes a weight in one layer alone, which several layers of the model have in "
+            "common; take an adapter for other layers"
+        )
 
 
 def _has_head(model: nn.Module) -> bool:

@@ -1,7 +1,8 @@
 """Low-rank adapters: a frozen layer and a trained product of two thin layers beside it.
 
 `adapt` puts adapters around layers of any module; `merged` adds them into the layers again. An adapter's two factors
-are modules, `lora_A` and `lora_B`, so a partial model can own one of them, both, or some of the rank's dimensions.
+are modules, `lora_A` and `lora_B`, so a partial model can own one of them, both, or some of the rank's dimensions. A
+weight that several layers have in common (an embedding and the head) has one adapter, which changes it for all of them.
 
 Source: Hu et al., LoRA: Low-Rank Adaptation of Large Language Models, ICLR 2022, section 4.1.
 """
@@ -26,7 +27,34 @@ _CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 ADAPTABLE = (nn.Linear, *_CONVOLUTIONS, nn.Embedding, nn.MultiheadAttention)
 
 
-class Adapted(nn.Module):
+class _Changed(nn.Module):
+    """A frozen layer whose weight an adapter changes; its weight and bias, for a network that uses them elsewhere."""
+
+    base: nn.Module
+    lora_A: nn.Module
+    lora_B: nn.Module
+    scale: float
+    #: Whether the factors are those of an embedding.
+    embedded: bool
+
+    @property
+    def weight(self) -> Tensor:
+        return cast(Tensor, self.base.weight) + self.change()
+
+    @property
+    def bias(self) -> Tensor | None:
+        return cast("Tensor | None", getattr(self.base, "bias", None))
+
+    def change(self) -> Tensor:
+        """Return what the adapter adds to the layer's weight, in the shape of the weight."""
+        a, b = cast(Tensor, self.lora_A.weight), cast(Tensor, self.lora_B.weight)
+        if self.embedded:
+            return self.scale * (a @ b.mT)
+        product: Tensor = torch.tensordot(b.flatten(1), a, dims=1)
+        return self.scale * product
+
+
+class Adapted(_Changed):
     """A frozen layer plus `scale * lora_B(lora_A(x))`; it begins as the layer itself, since lora_B begins with zeros.
 
     layer   Linear, Conv1d, Conv2d, Conv3d or Embedding, in one group; its parameters are frozen
@@ -36,8 +64,9 @@ class Adapted(nn.Module):
 
     def __init__(self, layer: nn.Module, rank: int, scale: float) -> None:
         super().__init__()
-        self.base, self.scale = layer.requires_grad_(False), scale
+        self.base, self.rank, self.scale = layer.requires_grad_(False), rank, scale
         self.lora_A, self.lora_B = _factors(layer, rank)
+        self.embedded = isinstance(layer, nn.Embedding)
         nn.init.zeros_(cast(Tensor, self.lora_B.weight))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -46,13 +75,32 @@ class Adapted(nn.Module):
         result: Tensor = change + self.base(x)
         return result
 
-    def change(self) -> Tensor:
-        """Return what the adapter adds to the layer's weight, in the shape of the weight."""
+
+class TiedAdapted(_Changed):
+    """A layer whose weight is that of a layer with an adapter: the same adapter changes it here, too.
+
+    If the one is an embedding and the other a linear layer, the factors change places.
+    """
+
+    def __init__(self, layer: nn.Module, owner: Adapted) -> None:
+        super().__init__()
+        self.base, self.scale, self.embedded = layer.requires_grad_(False), owner.scale, owner.embedded
+        self.lora_A, self.lora_B = owner.lora_A, owner.lora_B
+        self.turned = isinstance(layer, nn.Embedding) != owner.embedded
+        if not self.turned:  # a convolution may have a stride of its own
+            self.lora_A, self.lora_B = _factors(layer, owner.rank)
+            self.lora_A.weight, self.lora_B.weight = owner.lora_A.weight, owner.lora_B.weight
+
+    def forward(self, x: Tensor) -> Tensor:
         a, b = cast(Tensor, self.lora_A.weight), cast(Tensor, self.lora_B.weight)
-        if isinstance(self.base, nn.Embedding):
-            return self.scale * (a @ b.mT)
-        product: Tensor = torch.tensordot(b.flatten(1), a, dims=1)
-        return self.scale * product
+        if not self.turned:
+            change = self.lora_B(self.lora_A(x))
+        elif self.embedded:
+            change = functional.linear(functional.linear(x, b.mT), a)
+        else:
+            change = functional.linear(functional.embedding(x, b), a.mT)
+        result: Tensor = change * self.scale + self.base(x)
+        return result
 
 
 def _factors(layer: nn.Module, rank: int) -> tuple[nn.Module, nn.Module]:
@@ -179,8 +227,9 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
     Raises:
         NetworkError: no layer has a name, a layer cannot have an adapter, or the rank is larger than a layer.
     """
-    chosen = set[str]()
-    layers = {name: layer for name, layer in module.named_modules() if isinstance(layer, ADAPTABLE)}
+    chosen, owners = set[str](), dict[int, Adapted]()
+    named = module.named_modules(remove_duplicate=False)
+    layers = {name: layer for name, layer in named if isinstance(layer, ADAPTABLE)}
     inside = tuple(f"{name}." for name, layer in layers.items() if isinstance(layer, nn.MultiheadAttention))
     layers = {name: layer for name, layer in layers.items() if not name.startswith(inside)}
     for target in targets:
@@ -191,15 +240,20 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
                 f'learning.lora.targets: no layer that can have an adapter is named "{target}"; there are {listed}'
             )
         chosen.update(found)
-    for name in sorted(chosen):
-        layer = layers[name]
+    first = {layers[name]: name for name in sorted(chosen, reverse=True)}
+    for layer, name in sorted(first.items(), key=lambda each: each[1]):
         if isinstance(layer, nn.MultiheadAttention):
             parts = ProjectedAttention(layer)
             for own, projection in list(parts.named_children()):
                 setattr(parts, own, _adapted(f"{name}.{own}", projection, rank, scale))
-            module = _with(module, name, parts)
-        else:
-            module = _with(module, name, _adapted(name, layer, rank, scale))
+            module = _with(module, layer, parts)
+        elif id(layer.weight) not in owners:
+            owners[id(layer.weight)] = adapted = _adapted(name, layer, rank, scale)
+            module = _with(module, layer, adapted)
+    for layer in dict.fromkeys(layers.values()):
+        owner = owners.get(id(getattr(layer, "weight", None)))
+        if owner is not None and owner.base is not layer:
+            module = _with(module, layer, TiedAdapted(layer, owner))
     return module
 
 
@@ -216,12 +270,13 @@ def _adapted(name: str, layer: nn.Module, rank: int, scale: float) -> Adapted:
     return Adapted(layer, rank, scale)
 
 
-def _with(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
-    """Return the module with the layer of that name replaced."""
-    if not name:
-        return layer
-    parent, _, last = name.rpartition(".")
-    setattr(module.get_submodule(parent), last, layer)
+def _with(module: nn.Module, old: nn.Module, new: nn.Module) -> nn.Module:
+    """Return the module with a layer replaced, under all of its names."""
+    if module is old:
+        return new
+    for parent in list(module.modules()):
+        for name in [name for name, layer in parent._modules.items() if layer is old]:
+            setattr(parent, name, new)
     return module
 
 
@@ -229,14 +284,15 @@ def _with(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
 def merged(module: nn.Module) -> nn.Module:
     """Return a copy of a module in which adapters are added into their layers, under the layers' own names."""
     module = copy.deepcopy(module)
-    for name, layer in list(module.named_modules()):
+    for layer in list(module.modules()):
         if isinstance(layer, Adapted):
             weight = cast(Tensor, layer.base.weight)
             weight.copy_(weight + layer.change())
-            module = _with(module, name, layer.base)
-    for name, layer in list(module.named_modules()):
+        if isinstance(layer, Adapted | TiedAdapted):
+            module = _with(module, layer, layer.base)
+    for layer in list(module.modules()):
         if isinstance(layer, ProjectedAttention):
-            module = _with(module, name, layer.joined())
+            module = _with(module, layer, layer.joined())
     return module
 
 
@@ -246,7 +302,7 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
     Raises:
         NetworkError: no parameter has a name, or none is left to train.
     """
-    known = dict(module.named_parameters())
+    known = dict(module.named_parameters(remove_duplicate=False))
     for name in names:
         found = [each for each in known if fnmatch.fnmatchcase(each, name) or f"{each}.".startswith(f"{name}.")]
         if not found:

@@ -48,7 +48,7 @@ def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str
     for name, (prefix, pooled) in METRICS.items():
         if all(f"{prefix}{measure}" in row for history in full for row in history):
             found[name] = _over_seeds([_last_and_best(history, prefix, measure, pooled) for history in full])
-            found[name]["best_by"] = _chosen_by(full[0][-1], prefix, measure)
+            found[name]["best_by"] = _chosen_by(full[0], prefix, measure)
             if all(len(history) >= LATE and history[-LATE]["round"] == last - LATE + 1 for history in full):
                 late_S = np.array([_late(history, prefix, measure, pooled) for history in full])
                 found[name] |= {
@@ -66,15 +66,27 @@ def _late(history: Sequence[Mapping[str, Any]], prefix: str, measure: Measure, p
 
 def _last_and_best(history: Sequence[Mapping[str, Any]], prefix: str, measure: Measure, pooled: bool) -> list[float]:
     tested = [_mean(row[f"{prefix}{measure}"], row["tested"] if pooled else None) for row in history]
-    by = _chosen_by(history[-1], prefix, measure) == "validation"
-    judged = [_mean(row[f"validation_{prefix}{measure}"], None) for row in history] if by else tested
+    judged = validated(history, f"{prefix}{measure}") or tested
     known = [number for number, score in enumerate(judged) if math.isfinite(score)] or [len(judged) - 1]
     best = (max if measure == "accuracy" else min)(known, key=judged.__getitem__)
     return [tested[-1], tested[best]]
 
 
-def _chosen_by(row: Mapping[str, Any], prefix: str, measure: Measure) -> str:
-    return "validation" if f"validation_{prefix}{measure}" in row else "test"
+def validated(history: Sequence[Mapping[str, Any]], score: str) -> list[float]:
+    """Return by round the mean validation score over the peers that hold out an example; empty without any.
+
+    The other peers have no score in any round. A peer that diverged has none in some: that round's mean is NaN.
+    """
+    name = f"validation_{score}"
+    if not all(name in row for row in history):
+        return []
+    score_RP = np.array([row[name] for row in history], dtype=np.float64)  # null becomes NaN
+    there_P = np.isfinite(score_RP).any(axis=0)
+    return [float(score_P.mean()) for score_P in score_RP[:, there_P]] if there_P.any() else []
+
+
+def _chosen_by(history: Sequence[Mapping[str, Any]], prefix: str, measure: Measure) -> str:
+    return "validation" if validated(history, f"{prefix}{measure}") else "test"
 
 
 def _mean(values: Sequence[float], weights: Sequence[float] | None) -> float:

@@ -53,6 +53,7 @@ def footprint(simulation: Simulation) -> Footprint | None:
         else:
             saved, gathered = peers * (model * simulation.plans[str(method)].vectors + kept.own), 0
             states = 2 * saved
+        states += 0 if learning.common_start else peers * kept.own  # each peer's first state is its own
         largest, checkpoint, at_once = max(largest, states), max(checkpoint, saved), max(at_once, gathered)
     # A checkpoint is written beside the previous one; the models of each method and seed stay.
     models = len(request.methods) * len(request.seeds) * peers * model

@@ -25,6 +25,7 @@ from fedpeer.data.own.code import imported
 from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.learning.outer import outer_rules
 from fedpeer.learning.wire_forms import form_of
 from fedpeer.runs.trackers.registry import check_installed
 from fedpeer.sims.checks import check_engine, combination_of, hold
@@ -79,7 +80,8 @@ def prepare_simulation(
         plan = plans[str(method)]
         pairs = zip(jobs[request.seeds[0]].networks, first.assemblies, strict=True)
         on_cpu = tuple(replace(network, module=assembly.module) for network, assembly in pairs)
-        job = replace(jobs[request.seeds[0]], device="cpu", networks=on_cpu, algorithm=method)
+        outer = outer_rules(plan, first.federation)  # what peers keep for outer steps is a part of their states
+        job = replace(jobs[request.seeds[0]], device="cpu", networks=on_cpu, algorithm=method, outer=outer)
         drawn = [assembly.drawn for assembly in first.assemblies]
         algorithm, forms = dry_run(job, workspace_of(first, plan, "cpu")(), drawn, plan)
         own = byte_count(forms.client)

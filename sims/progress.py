@@ -47,9 +47,10 @@ class ProgressDisplay(Protocol):
     def __call__(self, event: Event) -> None: ...
 
 
-def _words(text: str, width: int) -> TextColumn:
+def _words(text: str, width: int, style: str = "none") -> TextColumn:
     """Return a column that keeps its width while its text changes, so that nothing moves."""
-    return TextColumn(text, justify="right", table_column=Column(min_width=width, no_wrap=True))
+    column = Column(min_width=width, no_wrap=True)
+    return TextColumn(text, style, justify="right", markup=False, table_column=column)
 
 
 class Bars:
@@ -60,12 +61,12 @@ class Bars:
         self.tasks: dict[str, TaskID] = {}
         self.runs: TaskID | None = None
         self.progress = Progress(
-            TextColumn("{task.description}"),
+            TextColumn("{task.description}", markup=False),
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
             _words("{task.fields[score]}", 12),
-            _words("[dim]{task.fields[pace]}", 13),
-            _words("[cyan]{task.fields[left]}", 12),
+            _words("{task.fields[pace]}", 13, "dim"),
+            _words("{task.fields[left]}", 12, "cyan"),
             console=console,
             expand=True,
             refresh_per_second=8,
@@ -83,7 +84,7 @@ class Bars:
         match event:
             case SimulationStarted():
                 self._say(self.board.start(event))
-                self._say(f"[dim]{self.board.measure}: mean ± spread over peers")
+                self._say(f"{self.board.measure}: mean ± spread over peers", "dim")
                 if self.board.together:
                     count = len(event.cells)
                     self.runs = self.progress.add_task("runs finished", total=count, score="", pace="", left="")
@@ -92,7 +93,7 @@ class Bars:
                         method, total=tally.rounds_total, start=False, score="", pace="", left="waiting"
                     )
             case RunLost():
-                self._say(f"[yellow]{lost_text(event)}")
+                self._say(lost_text(event), "yellow")
                 self._draw(event.method)
             case RunBegun() | MethodStarted():
                 self.progress.start_task(self.tasks[event.method])
@@ -100,12 +101,12 @@ class Bars:
             case RoundDone() | MethodDone():
                 self._draw(event.method)
             case WorkerReplaced():
-                self._say(f"[yellow]{replaced_text(event)}")
+                self._say(replaced_text(event), "yellow")
             case Remark():
-                self._say(f"[dim]note: {event.text}")
+                self._say(f"note: {event.text}", "dim")
 
-    def _say(self, text: str) -> None:
-        self.progress.console.print(text, highlight=False, soft_wrap=False)
+    def _say(self, text: str, style: str | None = None) -> None:
+        self.progress.console.print(text, style=style, highlight=False, markup=False, soft_wrap=False)
 
     def _draw(self, method: str) -> None:
         if self.runs is not None:

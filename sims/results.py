@@ -92,6 +92,8 @@ class Results:
         stored = load_file(RunFolder(self.folder).models(method, seed, best=best))
         found = {name.removeprefix(f"{peer}/"): value for name, value in stored.items() if name.startswith(f"{peer}/")}
         if not found:
+            if best and peer in gather_facts(RunFolder(self.folder)).peers:
+                raise KeyError(f"no best model of {peer}: it holds out no example, or no round has a score on them")
             there = dict.fromkeys(name.partition("/")[0] for name in stored)
             raise KeyError(f'no peer "{peer}" in {self.folder.name}; there are {", ".join(there)}')
         return found

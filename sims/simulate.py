@@ -243,9 +243,10 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
         except Stopped:
             _save(run, cell, engine, recorded, seconds)
             raise
-        run.save_models(cell.method, cell.seed, record.models(world, engine), record.card(world))
         record.describe_relations(run, engine, world, cell.method)
         record.describe_timeline(run, engine, cell.method)
+        # The models come last: with the last row they show that the cell is finished.
+        run.save_models(cell.method, cell.seed, record.models(world, engine), record.card(world))
     on_event(MethodDone(method=cell.method, seed=cell.seed))
 
 
@@ -353,7 +354,7 @@ def _progress(run: RunFolder, cells: list[_Cell], rounds: int) -> tuple[set[_Cel
     """Return the finished cells and the checkpoint of the unfinished one; drop rows that no checkpoint covers."""
     checkpoint = run.load_checkpoint()
     last = {_Cell(row["method"], row["seed"]): row["round"] for row in run.rows()}
-    done = {cell for cell in cells if last.get(cell) == rounds}
+    done = {cell for cell in cells if last.get(cell) == rounds and run.models(cell.method, cell.seed).is_file()}
     covered = dict.fromkeys(done, rounds)
     if checkpoint is not None:
         covered.setdefault(_Cell(*checkpoint[1]["cell"]), checkpoint[1]["recorded"])

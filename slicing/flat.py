@@ -94,8 +94,17 @@ def trainable_copy(module: nn.Module, device: str | None = None) -> nn.Module:
     """
     frozen = frozen_parameters(module).values()
     here = [each for each in frozen if device is None or each.device.type == torch.device(device).type]
-    made = copy.deepcopy(module, {id(each): each for each in here})
+    made = copy.deepcopy(module, {id(each): each for each in here} | _computed(module))
     return made if device is None else made.to(device)
+
+
+def _computed(module: nn.Module) -> dict[int, Tensor]:
+    """Return by id what to copy instead of tensors that a module computes before each forward pass, as pruning does.
+
+    They carry the graph of that computation, which torch does not copy; the copy's own forward pass makes them anew.
+    """
+    held = (value for each in module.modules() for value in vars(each).values())
+    return {id(value): value.detach() for value in held if isinstance(value, Tensor) and not value.is_leaf}
 
 
 def gather_group(x_n: Tensor, index_D: Tensor) -> Tensor:

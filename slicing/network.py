@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
@@ -59,6 +59,17 @@ class TensorSpec:
     def span(self) -> slice:
         """Its range in the flat vector."""
         return slice(self.offset, self.offset + self.size)
+
+
+def normalization(tensors: Iterable[TensorSpec]) -> tuple[str, ...]:
+    """Return the names of all buffers, and of the scale and shift beside running statistics.
+
+    Other parameters are not among them, though their module holds a buffer: a mask, or a block's own table.
+    """
+    tensors = tuple(tensors)
+    places = {each.name: each.name.rpartition(".") for each in tensors}
+    running = {module for module, _, name in places.values() if name in ("running_mean", "running_var")}
+    return tuple(each.name for each in tensors if each.kind == "buffer" or places[each.name][0] in running)
 
 
 @dataclass(frozen=True, eq=False)

@@ -10,14 +10,13 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpeer.slicing.cells import Ids, MixedError
+from fedpeer.slicing.cells import MixedError
+from fedpeer.slicing.elementwise import assigned, elementwise, selected, united
 from fedpeer.slicing.layers import (
     addmm,
-    attach,
     batch_norm,
     conv,
     embedding,
@@ -67,50 +66,9 @@ def _padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", 
     return Neurons(ids.long())
 
 
-def _elementwise(call: TracedCall, *operands: Any, **named: Any) -> Shadow:
-    """Unite the operands' neurons position by position; parameters among the operands belong to the results."""
-    found = tensor_leaves((operands, named))
-    weights = [each for each in found if isinstance(each, Weights)]
-    neurons = [each for each in found if isinstance(each, Neurons) and bool((each.ids >= 0).any())]
-    shape = call.value.shape
-    if not neurons:
-        indices = tuple(index.expand(shape) for each in weights for index in each.indices)
-        return Weights(indices) if weights else None
-    result = neurons[0].ids
-    for other in neurons[1:]:
-        result = _united(call, result, other.ids)
-    result = result.expand(shape)
-    for each in weights:
-        attach(call, each, Neurons(result))
-    return Neurons(result)
-
-
-def _united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
-    """Unite the neurons of each pair, except one that is broadcast over many neurons (a gate), which stays separate."""
-    shape = np.broadcast_shapes(a.shape, b.shape)
-    wide_a, wide_b = a.expand(shape), b.expand(shape)
-    pairs = call.builder.find(np.stack([wide_a.numpy().ravel(), wide_b.numpy().ravel()]))
-    a_spreads = a.numel() < wide_a.numel() and _spreads(call, pairs[0], pairs[1])
-    b_spreads = b.numel() < wide_b.numel() and _spreads(call, pairs[1], pairs[0])
-    if a_spreads and b_spreads:
-        raise MixedError("it combines every pair of two sets of neurons")
-    if not a_spreads and not b_spreads:
-        call.builder.unite(pairs[0], pairs[1])
-    return torch.where(wide_b >= 0, wide_b, wide_a) if a_spreads else torch.where(wide_a >= 0, wide_a, wide_b)
-
-
-def _spreads(call: TracedCall, narrow: Ids, wide: Ids) -> bool:
-    """Return whether a broadcast neuron meets several neurons.
-
-    Pixels that may yet be united count as one, unless a statistic or a single broadcast neuron meets them all.
-    """
-    both = (narrow >= 0) & (wide >= 0)
-    if call.builder.statistics(narrow[both]):
-        return True
-    pairs = np.unique(narrow[both] << 32 | wide[both])  # there are far fewer than 2**32 neurons
-    kinds, meets = np.unique(pairs >> 32, return_counts=True)
-    several = bool((meets > 1).any())
-    return several and (len(kinds) == 1 or not call.builder.loose(pairs & 0xFFFFFFFF))
+def _copied(call: TracedCall, _: Any, source: Any, *__: Any) -> Shadow:
+    """Follow `x.copy_(source)`."""
+    return elementwise(call, source)
 
 
 def _instead(old: object, new: object, leaf: object) -> object:
@@ -153,20 +111,14 @@ def _words(text: str) -> frozenset[str]:
 def _gated(call: TracedCall, input: Neurons, dim: int = -1) -> Shadow:
     """Unite each neuron of the first half with the one of the second half that scales it (a gated linear unit)."""
     first, second = input.ids.chunk(2, dim)
-    return Neurons(_united(call, first, second))
-
-
-def assigned(target: Any, index: Any, value: Any) -> Shadow:
-    """Return the shadow of a tensor after `target[index] = value`."""
-    if not isinstance(target, (Neurons, Tensor)):
-        raise MixedError("a parameter is written into")
-    ids = target.ids.clone() if isinstance(target, Neurons) else torch.full(target.shape, NONE)
-    ids[index] = value.ids if isinstance(value, Neurons) else NONE
-    return Neurons(ids)
+    return Neurons(united(call, first, second))
 
 
 #: Functions and methods by name; `x.relu_()` and `x += y` count as `relu` and `add`.
 _FUNCTIONS: dict[str, Callable[..., Shadow]] = {
+    "getitem": selected,
+    "setitem": assigned,
+    "copy": _copied,
     "linear": trace_linear,
     "addmm": addmm,
     **dict.fromkeys(["matmul", "mm", "bmm"], matmul),
@@ -190,16 +142,17 @@ _FUNCTIONS: dict[str, Callable[..., Shadow]] = {
 }
 
 _ELEMENTWISE = _words("""
-    abs add addcmul alpha_dropout atan bfloat16 celu clamp clip clone contiguous cos detach div divide double dropout
-    dropout1d dropout2d dropout3d elu eq erf exp expm1 feature_alpha_dropout fill float floordiv ge gelu gt half
-    hardshrink hardsigmoid hardswish hardtanh le leaky_relu lerp log log1p log_softmax logsigmoid lt masked_fill
-    maximum minimum mish mul multiply nan_to_num ne neg normalize positive pow reciprocal relu relu6 rrelu rsqrt rsub
-    selu sigmoid sign silu sin softmax softmin softplus softshrink softsign sqrt square sub subtract tanh
-    tanhshrink threshold tril triu true_divide truediv where xlogy
+    abs add addcmul alpha_dropout and atan bfloat16 bitwise_and bitwise_not bitwise_or bitwise_xor bool celu clamp clip
+    clone contiguous cos detach div divide double dropout dropout1d dropout2d dropout3d elu eq erf exp expm1
+    feature_alpha_dropout fill float floordiv ge gelu gt half hardshrink hardsigmoid hardswish hardtanh int invert
+    isfinite isinf isnan le leaky_relu lerp log log1p log_softmax logical_and logical_not logical_or logical_xor
+    logsigmoid long lt masked_fill maximum minimum mish mul multiply nan_to_num ne neg normalize or positive pow
+    reciprocal relu relu6 rrelu rsqrt rsub selu sigmoid sign silu sin softmax softmin softplus softshrink softsign sqrt
+    square sub subtract tanh tanhshrink threshold tril triu true_divide truediv where xlogy xor
 """)
 
 _MOVES = _words("""
-    H T cat channel_shuffle chunk concat concatenate data expand expand_as flatten flip gather getitem hsplit hstack
+    H T cat channel_shuffle chunk concat concatenate data expand expand_as flatten flip gather hsplit hstack
     index_select mH mT movedim narrow permute pixel_shuffle pixel_unshuffle ravel real repeat repeat_interleave reshape
     roll select split split_with_sizes squeeze stack swapaxes swapdims t take_along_dim tensor_split tile transpose
     unbind unflatten unsqueeze view view_as vsplit vstack
@@ -233,7 +186,7 @@ def plain_name(function: Callable[..., Any]) -> str:
 
 
 #: Operators that Python also has in place (`iadd`) or with the operands exchanged (`radd`).
-_OPERATORS = _words("add div floordiv matmul mul pow sub truediv")
+_OPERATORS = _words("add and div floordiv matmul mul or pow sub truediv xor")
 
 
 def call_function(call: TracedCall, name: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Shadow:
@@ -249,7 +202,7 @@ def call_function(call: TracedCall, name: str, function: Callable[..., Any], arg
     if name in _MOVES:
         return _trace_moved(call, function, *args, **kwargs)
     if name in _ELEMENTWISE:
-        return _elementwise(call, *args, **kwargs)
+        return elementwise(call, *args, **kwargs)
     if name in _REDUCTIONS:
         return _reduced(call, function, *args, **kwargs)
     if name in _FUNCTIONS:

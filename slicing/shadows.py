@@ -65,12 +65,14 @@ class TracedCall:
 
     builder  the network's map so far
     name     name of the part that it produces: the path of the module, or the operation's name
-    value    its result
+    value    its result; of an assignment, the tensor that was written into
+    args     its arguments themselves, where their shadows do not say enough (a mask)
     """
 
     builder: NetworkMapBuilder
     name: str
     value: Any
+    args: Any = ()
 
     def across(self, neurons: Ids, value: Tensor | None = None, *, dim: int = -1) -> Neurons:
         """Return a shadow with these neurons along one dimension of the result, the same at all other positions."""

@@ -24,7 +24,7 @@ from fedpeer.slicing.cells import Ids, MixedError, NetworkMapBuilder
 from fedpeer.slicing.flat import digest_of, frozen_parameters, tensor_specs, trainable_copy
 from fedpeer.slicing.models import SlicingError
 from fedpeer.slicing.network import NONE, NetworkMap
-from fedpeer.slicing.rules import assigned, call_function, plain_name
+from fedpeer.slicing.rules import call_function, plain_name
 from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, fresh, parameters_in, replaced, tensor_leaves
 
 
@@ -107,15 +107,14 @@ class _Follower(TorchFunctionMode):
         if not any(isinstance(leaf, (Neurons, Weights)) for leaf in tensor_leaves((seen, named))):
             return
         name = plain_name(func)
-        if name == "setitem":
-            self._remember(args[0], assigned(*seen))
-            return
+        if name == "setitem":  # it returns nothing
+            value = args[0]
         if not any(isinstance(leaf, Tensor) for leaf in tensor_leaves(value)):
             return
-        call = TracedCall(self._builder, self._part_name(func, seen), value)
+        call = TracedCall(self._builder, self._part_name(func, seen), value, args)
         try:
             self._remember(value, call_function(call, name, func, seen, named))
-        except (MixedError, RuntimeError, TypeError, ValueError, IndexError) as why:
+        except (MixedError, RuntimeError, TypeError, ValueError, IndexError, AttributeError) as why:
             # All but the first come from a call with arguments that its rule does not expect.
             self._builder.spoil(self._owners((seen, named)), _first_line(why))
             self._remember(value, fresh(call))

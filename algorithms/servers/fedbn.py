@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.servers.fedper import PartOfFedAvg
+from fedpeer.slicing.network import normalization
 
 
 @dataclass(frozen=True)
@@ -22,10 +23,10 @@ class FedBN(PartOfFedAvg):
     """FedAvg of everything but batch normalisation, which stays with the client."""
 
     def shared(self) -> Tensor:
-        norms = dict.fromkeys(each.module for each in self.context.layout.tensors if each.kind == "buffer")
+        norms = normalization(self.context.layout.tensors)
         if not norms:
             raise AlgorithmError(
                 "fedbn: the network has no batch normalisation, so nothing would stay with the clients; take fedavg, "
                 "or a network with it, such as cnn,norm=batch"
             )
-        return self.context.base_D(tuple(norms))
+        return self.context.base_D(norms)

@@ -130,17 +130,39 @@ def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
         tick: seconds of a tick.
 
     Raises:
-        ChoiceError: the text is none of these; the message has the way out.
+        ChoiceError: the text is none of these; the message has all mistakes, with the way out.
     """
     if text.startswith("{"):
+        return _of_line(text, peers)
+    faults, mistakes, once = Faults(), list[str](), set[str]()
+    for piece in map(str.strip, text.split("/")):
         try:
-            return parse_faults(text)
-        except (ValueError, KeyError, TypeError, AssertionError):
-            raise ChoiceError("the line of faults cannot be read; copy the whole line, or write a seed") from None
-    faults = Faults()
-    for piece in text.split("/"):
-        choice = parse_choice(f"seed:{piece}" if piece.isdecimal() else piece)
-        faults = call_choice(choice, FAULTS, "kind of faults")(faults, peers, tick)
+            choice = parse_choice(f"seed:{piece}" if piece.isdecimal() else piece)
+            if choice.name in once:
+                raise ChoiceError(f"faults: {choice.name} is given twice; write all of its settings once")
+            once |= {choice.name} & {"seed", "links"}  # the second would take the place of the first
+            faults = call_choice(choice, FAULTS, "kind of faults")(faults, peers, tick)
+        except ChoiceError as mistake:
+            mistakes.append(str(mistake))
+    if mistakes:
+        raise ChoiceError("; ".join(dict.fromkeys(mistakes)))
+    return faults
+
+
+def _of_line(line: str, peers: Sequence[str]) -> Faults:
+    """Parse a line that a run printed, which must be about these peers."""
+    try:
+        faults = parse_faults(line)
+    except (ValueError, KeyError, TypeError, AssertionError):
+        raise ChoiceError("the line of faults cannot be read; copy the whole line, or write a seed") from None
+    named = [act.peer for act in faults.acts] + [liar.peer for liar in faults.liars]
+    named += [peer for peer, _ in (*faults.rates, *faults.paces)]
+    named += [peer for cut in faults.cuts for peer in (*cut.senders, *cut.receivers)]
+    if unknown := next((peer for peer in named if peer not in peers), None):
+        raise ChoiceError(
+            f"the line of faults is about {unknown}, and the peers are {peers[0]} to {peers[-1]}; take as many peers "
+            "as that run had, or write a seed"
+        )
     return faults
 
 
@@ -175,6 +197,8 @@ def _links(
         raise ChoiceError(f"faults: delay = {delay:g}, jitter = {jitter:g}: delay must be above 0, jitter 0 or more")
     if bytes_per_tick is not None and bytes_per_tick < 1:
         raise ChoiceError(f"faults: bytes_per_tick = {bytes_per_tick:g}: write 1 or more")
+    if heal < 0:
+        raise ChoiceError(f"faults: heal = {heal:g}: write 0 or more")
     carried = math.inf if bytes_per_tick is None else bytes_per_tick
     rules = LinkRules(**shares, delay=delay, jitter=jitter, bytes_per_tick=carried)
     return replace(before, links=rules, heal=heal)

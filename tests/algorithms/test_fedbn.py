@@ -14,9 +14,11 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.learning.groups import plan_for
 from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
 from tests.algorithms.client_factory import batches, starts
 from tests.algorithms.server_factory import MODULE, bench_of
+from tests.slicing.zoo import ITS_NORMALIZATION, Normalized
 
 NORMAL = nn.Sequential(nn.Linear(5, 7), nn.BatchNorm1d(7), nn.ReLU(), nn.Linear(7, 3))
 EXAMPLES = torch.tensor([10, 30, 60])
@@ -60,6 +62,36 @@ def test_it_shares_what_gossip_with_local_buffers_shares() -> None:
     plan = plan_for(federation, trace(NORMAL, torch.zeros(2, 5)), ["a", "b"], parse_choice("full-averaging"))
     [group] = plan.groups
     assert sorted(group.indices["a"].tolist()) == FedBN(bench_of("loop", NORMAL)).base_D.tolist()
+
+
+def test_of_modules_that_hold_other_buffers_only_these_stay() -> None:
+    """A buffer of the network itself, or of a block, keeps no layer beside it or inside it from being averaged."""
+    module = Normalized()
+    network = trace(module, torch.zeros(2, 6))
+    federation = Federation.model_validate({"learning": {"buffers": "local"}})
+    [group] = plan_for(federation, network, ["a", "b"], parse_choice("full-averaging")).groups
+    shared = {network.tensors[at].name for at in network.tensor_n[group.indices["a"]]}
+    assert {tensor.name for tensor in network.tensors} - shared == ITS_NORMALIZATION
+    assert sorted(group.indices["a"].tolist()) == FedBN(bench_of("loop", module)).base_D.tolist()
+
+
+def test_peers_keep_the_normalization_of_their_own_networks() -> None:
+    """One network has none, and a deeper one has another layer of it; a buffer that nobody can slice is no mistake."""
+
+    def network(layers: int, norms: int) -> NetworkMap:
+        made = nn.Sequential(nn.Linear(5, 5), *(nn.Tanh() for _ in range(layers)), nn.Linear(5, 3))
+        for at in range(norms):
+            made[1 + at] = nn.BatchNorm1d(5)
+        if norms:
+            made.register_buffer("unused", torch.ones(4))
+        return trace(made, torch.zeros(2, 5))
+
+    networks = {"a": network(2, 0), "b": network(2, 1), "c": network(2, 2), "d": network(2, 2)}
+    federation = Federation.model_validate({"learning": {"buffers": "local"}})
+    plan = plan_for(federation, networks, list(networks), parse_choice("partial-averaging"))
+    for peer, its in networks.items():
+        local = {its.tensors[at].name for at in its.tensor_n[plan.local[peer]]}
+        assert {each.name for each in its.tensors if each.name.startswith(("1.", "2.", "unused"))} <= local
 
 
 def test_a_network_without_it_is_refused_with_the_way_out() -> None:

@@ -514,6 +514,20 @@ def test_the_model_of_the_best_round_is_named_by_an_option(fedpeer: Fedpeer, tmp
     assert torch.equal(exported["output.weight"], load_file(stored)["peer1/output.weight"])
 
 
+def test_a_peer_that_holds_out_no_example_has_no_best_model(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    table(tmp_path / "ward.csv")
+
+    (tmp_path / "federation.yaml").write_text(VALIDATED)
+    assert fedpeer("simulate", "--config", "federation.yaml", "--algorithm", "fedavg", "--quiet").code == 0
+    [path] = tmp_path.glob("fedpeer-runs/*/models/fedavg-seed0-best-rounds.json")
+    rounds = json.loads(path.read_text())
+    del rounds["peer2"]
+    path.write_text(json.dumps(rounds))
+    refused = fedpeer("evaluate", "last", "--method", "fedavg", "--peer", "peer2", "--model", "best")
+    assert refused.code == 2
+    assert "has no best model of peer2: it holds out no example" in " ".join(refused.err.split())
+
+
 def test_where_no_best_model_was_kept_the_way_out_is_named(run: Fedpeer) -> None:
     refused = run("predict", "last", "ward.csv", "--peer", "peer1", "--model", "best")
     assert refused.code == 2

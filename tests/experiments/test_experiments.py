@@ -529,7 +529,7 @@ def test_a_column_that_no_line_has_is_left_out(lab: Lab, tmp_path: Path) -> None
 
 
 def test_the_loss_is_that_of_the_round_that_is_best_on_examples_kept_back() -> None:
-    def row(seed: int, round: int, loss: list[float], kept_back: list[float] | None) -> dict[str, Any]:
+    def row(seed: int, round: int, loss: list[float], kept_back: list[float | None] | None) -> dict[str, Any]:
         validation = {} if kept_back is None else {"validation_accuracy": [0.5, 0.5], "validation_loss": kept_back}
         score = {"accuracy": [0.5, 0.5], "tested": [10, 30], "disagreement": {}, "bytes_sent": [0, 0]}
         return {"method": "A", "seed": seed, "round": round, "loss": loss, "seconds": 1.0, **score, **validation}
@@ -543,5 +543,7 @@ def test_the_loss_is_that_of_the_round_that_is_best_on_examples_kept_back() -> N
     assert measured(rows[:2]).statistics["loss by examples"] == pytest.approx((0.25,))
     both = [*rows[:2], row(1, 1, [9.0, 9.0], [9.0, 9.0]), rows[2]]
     assert measured(both).statistics["loss"] == pytest.approx((0.3, 0.4))
+    small = [row(0, 1, [0.4, 0.2], [0.3, None]), row(0, 2, [0.1, 0.1], [0.5, None])]
+    assert measured(small).statistics["loss"] == pytest.approx((0.3,)), "the second peer holds out no example"
     last = [row(0, 1, [0.1, 0.1], None), row(0, 2, [0.4, 0.2], None)]
     assert measured(last).statistics["loss"] == pytest.approx((0.3,))

@@ -8,7 +8,11 @@ from collections.abc import Callable
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
+from fedpeer.config.choice import Choice
+from fedpeer.config.federation import Federation
+from fedpeer.learning.groups import plan_for
 from fedpeer.networks.lora import Adapted, ProjectedAttention, adapt, freeze, merged
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import FlatLayout, trainable_copy
@@ -112,6 +116,75 @@ def test_projections_take_masks_and_other_orders_as_torch_s_attention_does() -> 
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     expected, _ = attention(query[:, 0], key[:, 0], value[:, 0], need_weights=False)
     torch.testing.assert_close(ProjectedAttention(attention)(query[:, 0], key[:, 0], value[:, 0])[0], expected)
+
+
+class Tied(nn.Module):
+    """A head that has the weight of the embedding, and a second one that is the same module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.body, self.head = nn.Embedding(9, 5), nn.Linear(5, 5), nn.Linear(5, 9)
+        self.head.weight = self.embed.weight
+        self.again = self.body
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        result: torch.Tensor = self.head(self.again(torch.tanh(self.body(self.embed(x)))).mean(1))
+        return result
+
+
+class TiedByFunction(Tied):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return functional.linear(self.body(self.embed(x)).mean(1), self.embed.weight, self.head.bias)
+
+
+@pytest.mark.parametrize("build", [Tied, TiedByFunction])
+@pytest.mark.parametrize("targets", [["embed"], ["head"], ["embed", "head"], ["*"], ["again"]])
+def test_a_weight_of_several_layers_has_one_adapter_that_changes_it_for_all(
+    build: Callable[[], nn.Module], targets: list[str]
+) -> None:
+    plain, x = build(), torch.tensor([[3, 1, 4], [5, 8, 2]])
+    adapted = with_effect(adapt(copy.deepcopy(plain), targets, 2, 0.5))
+    factors = [name for name, each in adapted.named_parameters() if each.requires_grad and "lora" in name]
+    assert len(factors) == (4 if targets == ["*"] else 2)
+    changed = {name: owner.change() for name, owner in adapted.named_modules() if isinstance(owner, Adapted)}
+    expected = copy.deepcopy(plain)
+    with torch.no_grad():
+        for name, change in changed.items():
+            expected.get_parameter(f"{name}.weight").add_(change)
+    torch.testing.assert_close(adapted(x), expected(x))
+    again = merged(adapted)
+    torch.testing.assert_close(again(x), expected(x))
+    assert {name for name, _ in again.named_parameters()} == {name for name, _ in plain.named_parameters()}
+
+
+def test_tied_convolutions_keep_windows_of_their_own() -> None:
+    class Windows(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.near, self.wide = nn.Conv2d(2, 3, 3, padding=1), nn.Conv2d(2, 3, 3, stride=2)
+            self.wide.weight = self.near.weight
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            result: torch.Tensor = self.near(x).mean((2, 3)) + self.wide(x).mean((2, 3))
+            return result
+
+    adapted, x = with_effect(adapt(Windows(), ["near"], 2, 0.5)), torch.randn(4, 2, 7, 7)
+    torch.testing.assert_close(adapted(x), merged(adapted)(x), rtol=1e-4, atol=1e-5)
+
+
+def test_the_factors_of_a_tied_weight_are_averaged_whole() -> None:
+    network = trace(adapt(Tied(), ["embed"], 2, 1.0), torch.ones(1, 3, dtype=torch.long))
+    shared = [tensor.name for tensor in network.tensors if "it is the same tensor as" in tensor.unsliceable]
+    assert {"embed.lora_A.weight", "embed.lora_B.weight"} < set(shared)
+    federation = Federation.model_validate({"partial_models": {"everyone": {"neurons": "all"}}})
+    [group] = plan_for(federation, network, ["a", "b"], Choice("partial-averaging")).groups
+    assert group.length == network.n
+
+
+def test_a_tied_parameter_is_frozen_by_each_of_its_names() -> None:
+    module = Tied()
+    freeze(module, ["head.weight", "again"])
+    assert [name for name, each in module.named_parameters() if each.requires_grad] == ["head.bias"]
 
 
 @pytest.mark.parametrize(

@@ -42,6 +42,23 @@ def test_the_best_round_is_validations_where_there_is_one() -> None:
     assert (flattered["best"], flattered["best_by"]) == (pytest.approx(0.8), "test")
 
 
+def test_peers_that_hold_out_no_example_have_no_say_in_the_best_round() -> None:
+    """Their validation scores are null in every round; a peer that diverged lacks one in that round only."""
+    tested = ([0.4, 0.4], [0.8, 0.8], [0.6, 0.6])
+    rows = [row(number, own) for number, own in enumerate(tested, 1)]
+
+    def chosen(*kept_back: list[float | None]) -> dict[str, Any]:
+        judged = [each | {"validation_accuracy": valid} for each, valid in zip(rows, kept_back, strict=True)]
+        return read_scores(judged, "accuracy")["PM"]
+
+    found = chosen([0.9, None], [0.1, None], [0.5, None])
+    assert (found["best"], found["best_by"]) == (pytest.approx(0.4), "validation")
+    found = chosen([0.9, None], [0.1, 0.1], [0.5, 0.5])
+    assert (found["best"], found["best_by"]) == (pytest.approx(0.6), "validation")
+    found = chosen([None, None], [None, None], [None, None])
+    assert (found["best"], found["best_by"]) == (pytest.approx(0.8), "test")
+
+
 def test_seeds_that_were_cut_short_do_not_count() -> None:
     rows = [row(1, [0.5, 0.5]), row(2, [0.6, 0.6]), row(1, [0.1, 0.1], seed=1), row(2, [0.8, 0.8], seed=1)]
     found = read_scores([*rows, row(1, [0.0, 0.0], seed=2)], "accuracy")["PM"]

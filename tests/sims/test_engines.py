@@ -96,6 +96,24 @@ def test_faults_are_a_seed_a_choice_or_a_line() -> None:
     assert faults_from(draw_faults(3, PEERS, 100.0).line(), PEERS) == draw_faults(3, PEERS, 100.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("kill:1", ['"kill" needs at and for; write kill:1,at=...,for=...']),
+        ("kill:9,at=1,for=2/slow:8/foo:1/links,loss=2", ["kill,on=9", "slow,on=8", '"foo"', "loss = 2"]),
+        ("cut:1,at=-1,for=2/cut:1-3,at=1,for=2", ["at=-1", "cut names all peers"]),
+        ("links,loss=0.1/links,delay=2", ["links is given twice"]),
+        ("7/8", ["seed is given twice"]),
+        ("links,heal=-5", ["heal = -5"]),
+        (draw_faults(3, [*PEERS, "peer99"], 100.0).line(), ["about peer99, and the peers are peer1 to"]),
+    ],
+)
+def test_mistakes_in_faults_are_told_together(text: str, words: list[str]) -> None:
+    with pytest.raises(ChoiceError) as told:
+        faults_from(text, PEERS)
+    assert [word for word in words if word not in str(told.value)] == []
+
+
 def test_faults_are_laid_over_one_another() -> None:
     slow = (("peer1", 10.0), ("peer3", 10.0))
     assert faults_from("slow:1+3", PEERS) == Faults(paces=slow)

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpeer.cli.simulate_options import options_of
 from fedpeer.config.choice import parse_choice
@@ -25,6 +25,7 @@ from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.simulate import run_prepared
+from tests.slicing.zoo import Normalized
 
 pytestmark = pytest.mark.usefixtures("forked")
 
@@ -246,6 +247,21 @@ def test_normalisation_has_the_same_numbers_too(case: str, tmp_path: Path, image
     )
     file.write_text(text)
     assert_the_same(parameters(file, "network", method), parameters(file, "vector", method))
+
+
+def normalised(input_shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return Normalized(input_shape[0], outputs)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("where", ["network", pytest.param("processes", marks=pytest.mark.soak)])
+def test_buffers_of_all_modules_stay_local_everywhere(where: EngineName, tmp_path: Path) -> None:
+    file = tmp_path / "federation.yaml"
+    text = federation(FEW, "start: torch, buffers: local").replace(
+        "network: {mlp: 64+12+10}", "network: python:tests.sims.test_parity:normalised"
+    )
+    file.write_text(text)
+    assert_the_same(parameters(file, where, "full-averaging"), parameters(file, "vector", "full-averaging"))
 
 
 @pytest.mark.slow

@@ -159,6 +159,28 @@ def test_bars_fit_the_terminal(width: int) -> None:
         assert word in last
 
 
+def test_names_and_notes_are_shown_as_they_are_written() -> None:
+    """Not as markup, whose closing tags without an opening one are an error."""
+    screen = io.StringIO()
+    console = Console(file=screen, force_terminal=True, width=140, color_system=None, legacy_windows=False)
+    method = "python:mine:[red]Mine[/b]"
+    with Bars(console) as display:
+        for event in events():
+            if isinstance(event, SimulationStarted):
+                event = replace(event, dataset="[b]wards[/x]", cells=((method, 0),))
+            elif isinstance(event, Remark):
+                event = Remark(text="peer1 is left out: [/red] in [i]it[/i]")
+            elif event.method != "local":
+                continue
+            else:
+                event = replace(event, method=method)
+            display(event)
+        display(RunLost(method=method, seed=0, reason="[/gone]", round=0))
+        display(WorkerReplaced(worker="[w]", reason="[/r]", method=method, seed=0, round=3))
+    for written in (method, "[b]wards[/x]: 16 peers", "left out: [/red] in [i]it[/i]", "[/gone]", "[w] died ([/r])"):
+        assert written in screen.getvalue(), written
+
+
 def test_a_bar_counts_the_runs_where_several_are_under_way() -> None:
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=80, color_system=None, legacy_windows=False)

@@ -19,10 +19,12 @@ from fedpeer.algorithms.answer_metrics import ece, f1
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
+from fedpeer.data.dataset import Dataset
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.models import load_model
 from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.history import histories
 from fedpeer.sims import api
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
 from fedpeer.sims.prepare import prepare_simulation
@@ -207,6 +209,31 @@ def test_the_best_models_are_the_same_if_the_run_was_stopped(tmp_path: Path) -> 
     assert min(found["round"] for found in rounds.values()) < 8, "for some the best was before the stop"
 
 
+@pytest.mark.parametrize("method", ["partial-averaging", "fedavg"])
+def test_peers_with_too_few_examples_hold_none_out(tmp_path: Path, method: str) -> None:
+    """Two of three peers have two examples to train on, of which a tenth is none."""
+    draws = np.random.default_rng(0)
+    user_N = np.repeat([0, 1, 2], [40, 3, 3])
+    x, y = draws.normal(size=(46, 4)).astype(np.float32), np.tile([0, 1], 23)
+    data = Dataset(name="wards", x=x, y=y, task="classification", input_kind="features", classes=("well", "ill"),
+                   user_N=user_N, user_names=("big", "small", "tiny"))  # fmt: skip
+    settings = {"simulation": {"peers": 3, "split": "user", "validation": 0.1},
+                "learning": {"rounds": 2, "batch_size": 2}}  # fmt: skip
+    said: list[Event] = []
+    found = api.simulate(data, "mlp:4+5+2", federation=settings, methods=[method], device="cpu", workers=1,
+                         out=tmp_path, on_event=said.append)  # fmt: skip
+    assert "2 of 3 peers have too few examples to hold one out for validation" in [
+        each.text for each in said if isinstance(each, Remark)
+    ]
+    for row in RunFolder(found.folder).rows():
+        assert [score is None for score in row["validation_accuracy"]] == [False, True, True]
+        assert None not in row["accuracy"]
+    assert found.summary["methods"][method]["scores"]["PM"]["best_by"] == "validation"
+    assert found.state_dict(method, "peer1", best=True)
+    with pytest.raises(KeyError, match="no best model of peer2: it holds out no example"):
+        found.state_dict(method, "peer2", best=True)
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("phase", ["evaluate", "disagreement", "close"])
 def test_a_stop_within_a_round_loses_no_row(
@@ -228,6 +255,45 @@ def test_a_stop_within_a_round_loses_no_row(
     assert len(broken.rows()) < len(whole.rows())
     run_prepared(prepare_simulation(options), RunFolder.open(tmp_path, broken.id))
     assert measured(broken) == measured(whole)
+
+
+def test_a_run_that_was_killed_before_its_models_were_saved_has_them_when_it_is_carried_on(
+    tmp_path: Path, whole: RunFolder
+) -> None:
+    """All rows of the first method are there, and its models are not."""
+    options = two_methods()
+    killed = folder(tmp_path, options)
+    for row in whole.rows()[:3]:
+        killed.record(row)
+    run_prepared(prepare_simulation(options), killed)
+    assert measured(killed) == measured(whole)
+    for method in ("local", "partial-averaging"):
+        mine, theirs = (load_file(run.models(method, 0)) for run in (killed, whole))
+        assert all(np.array_equal(mine[name], theirs[name]) for name in theirs)
+
+
+@pytest.mark.parametrize("stop_after", [2, 4, 5])
+def test_a_history_is_the_same_whenever_the_run_was_stopped(tmp_path: Path, stop_after: int) -> None:
+    """Every third of seven rounds is evaluated, and the last one: none is missing, and none is there twice."""
+    settings = {"learning__rounds": 7, "learning__evaluate_every": 3}
+    options = replace(request(**settings), seeds=(0,), methods=(parse_choice("partial-averaging"),))
+    complete, broken = folder(tmp_path / "complete", options), folder(tmp_path / "broken", options)
+    run_prepared(prepare_simulation(options), complete)
+    stop = threading.Event()
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, RoundDone) and event.round == stop_after:
+            stop.set()
+
+    run_prepared(prepare_simulation(options), broken, on_event, stop)
+    assert broken.status == "interrupted"
+    run_prepared(prepare_simulation(options), broken)
+    assert measured(broken) == measured(complete)
+    assert [row["round"] for row in broken.rows()] == list(range(1, 8))
+    one, other = (histories(run.rows())["partial-averaging"] for run in (complete, broken))
+    assert one.round_R.tolist() == other.round_R.tolist() == [3, 6, 7]
+    np.testing.assert_array_equal(one.score_RP, other.score_RP)
+    np.testing.assert_array_equal(one.bytes_T, other.bytes_T)
 
 
 @pytest.mark.slow

@@ -14,6 +14,7 @@ import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -159,6 +160,36 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
     with pytest.raises(RunError, match=r"needs up to .* on the disk, and .*runs has .* free; choose another folder"):
         begin_record(tmp_path / "runs", simulation, "fedpeer simulate")
     assert not (tmp_path / "runs").exists(), "a mistake leaves nothing behind"
+
+
+OUTER: dict[str, dict[str, Any]] = {
+    "none": {},
+    "outer steps": {"learning__outer": {"nesterov": {"lr": 0.7, "momentum": 0.9}}},
+    "outer steps of the optimizer's state": {"learning__outer": "sgd", "learning__optimizer": "adam,lr=0.01"},
+    "starts of their own": {"learning__outer": "sgd", "learning__common_start": False},
+}
+
+
+@pytest.mark.parametrize("case", OUTER)
+def test_states_between_peers_are_foretold_with_what_outer_steps_keep(tmp_path: Path, case: str) -> None:
+    options = SimulationRequest(
+        federation=federation(network="mlp:64+400+10", simulation__peers=12, **OUTER[case]),
+        methods=(parse_choice("full-averaging"),),
+        device="cpu",
+        workers=1,
+    )
+    simulation = prepare_simulation(options)
+    found = footprint(simulation)
+    assert found is not None
+    with engine(simulation.world, "full-averaging", folder=tmp_path) as running:
+        for _ in range(2):
+            running.step()
+        files = next(tmp_path.glob("work-*")).iterdir()
+        stored_bytes = sum(file.stat().st_blocks * 512 for file in files if file.name.startswith(("x.", "states.")))
+        tensors, _ = running.snapshot()
+        saved = sum(each.numel() * each.element_size() for each in tensors.values())
+    assert stored_bytes == pytest.approx(found.states, rel=0.2), "a first state that all share is beside it"
+    assert found.disk - found.states - 12 * 4 * simulation.world.layout.n == pytest.approx(2 * saved, rel=0.01)
 
 
 def test_memory_is_foretold_as_it_was_measured() -> None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.utils import prune
 
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.models import SlicingError
@@ -209,6 +210,90 @@ def test_a_linear_layer_across_positions_is_no_layer_of_neurons() -> None:
     network = trace(module, torch.zeros(2, 2, 6))
     assert {tensor.module for tensor in network.tensors if tensor.unsliceable} == {"1"}
     assert {part.name: part.size for part in network.parts} == {"input": 2, "0": 4, "1": 12, "3": 2}
+
+
+def test_what_the_example_happens_to_mask_is_no_constant() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(3, 6), nn.Linear(6, 2)
+            self.register_buffer("kept", torch.tensor([True, False, True, True, False, True]))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h = self.body(x)
+            h[:, self.kept] = 0
+            h[torch.isnan(h)] = 0
+            result: Tensor = self.head(h)
+            return result
+
+    network = trace(Odd(), torch.full((2, 3), torch.nan))
+    head = next(tensor for tensor in network.tensors if tensor.name == "head.weight")
+    np.testing.assert_array_equal(network.in_neuron_n[head.span].reshape(head.shape)[0], range(6))
+    assert "kept" not in {tensor.name for tensor in network.tensors}
+
+
+@pytest.mark.parametrize("way", ["mask", "rows", "multiply", "where", "put together"])
+def test_masked_weights_keep_their_neurons(way: str) -> None:
+    class Sparse(nn.Module):
+        keep: Tensor
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 6), nn.Linear(6, 2)
+            self.register_buffer("keep", torch.arange(24).reshape(6, 4) % 3 > 0)
+
+        def weight(self) -> Tensor:
+            made = self.body.weight.clone()
+            match way:
+                case "mask":
+                    made[~self.keep] = 0
+                case "rows":
+                    made[2:4] = 0
+                case "multiply":
+                    made = made * self.keep
+                case "where":
+                    made = torch.where(self.keep, made, 0.0)
+                case "put together":
+                    made = torch.zeros_like(made)
+                    made[:2], made[2:] = self.body.weight[:2], self.body.weight[2:]
+            return made
+
+        def forward(self, x: Tensor) -> Tensor:
+            result: Tensor = self.head(nn.functional.linear(x, self.weight(), self.body.bias))
+            return result
+
+    network = trace(Sparse(), torch.ones(2, 4))
+    plain = trace(nn.Sequential(nn.Linear(4, 6), nn.Linear(6, 2)), torch.ones(2, 4))
+    assert [part.size for part in network.parts] == [4, 6, 2]
+    for name in ("out_part_n", "out_neuron_n", "in_part_n", "in_neuron_n"):
+        np.testing.assert_array_equal(getattr(network, name), getattr(plain, name))
+
+
+def test_a_pruned_network_is_traced_with_its_masks() -> None:
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 2))
+    prune.random_unstructured(module[0], "weight", 0.5)  # type: ignore[no-untyped-call]
+    network = trace(module, torch.ones(2, 4))
+    assert not [tensor.name for tensor in network.tensors if tensor.unsliceable]
+    mask, weights = (next(t for t in network.tensors if t.name == f"0.weight_{each}") for each in ("mask", "orig"))
+    for found_n in (network.out_neuron_n, network.in_neuron_n):
+        np.testing.assert_array_equal(found_n[mask.span], found_n[weights.span])
+
+
+def test_writing_what_cannot_be_followed_marks_the_parameter() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head, self.scale = nn.Linear(4, 6), nn.Linear(6, 2), nn.Parameter(torch.ones(2, 6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h, scale = self.body(x), self.scale[: len(x)].clone()
+            scale[h > 0] = 2
+            result: Tensor = self.head(h * scale)
+            return result
+
+    network = trace(Odd(), torch.ones(2, 4))
+    reasons = {tensor.name: tensor.unsliceable for tensor in network.tensors if tensor.unsliceable}
+    assert reasons == {"scale": "a parameter is masked by values that are computed from neurons"}
 
 
 def test_an_example_of_the_wrong_shape_is_the_users_mistake() -> None:

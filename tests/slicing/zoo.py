@@ -340,6 +340,35 @@ class Branching(nn.Module):
         return result
 
 
+class Masked(nn.Module):
+    """Values that masks choose are written into tensors, and read from them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Linear(5, 8), nn.Linear(8, 6), nn.Linear(6, 4)
+        self.shift = nn.Parameter(torch.zeros(6))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.clone()
+        x[x.isnan() | (x > 2)] = 0
+        h = self.first(x)
+        h[h < 0] *= 0.1
+        silent = h.mean(-1) < 0
+        h[silent] = 0
+        h = self.second(h)
+        low = (h < 0.5) & ~torch.isinf(h)
+        h[low] = h[low].square()
+        h[:, 0] = h[:, 1] + self.shift
+        h = self.third(h)
+        rest = torch.zeros_like(h)
+        rest[h > 0] = h[h > 0]
+        rest[0, h[0] < 0] = 1
+        rest[:, 2:][~(rest[:, 2:] > 1)] = 0
+        result: Tensor = self.head(torch.empty_like(rest).copy_(rest).sum(1))
+        return result
+
+
 class Bilinear(nn.Module):
     """A layer for which slicing has no rule, between others."""
 
@@ -472,5 +501,30 @@ ZOO = {
         {"input": 2, "0": 6, "2": 2, "5": 3},
         same=((0, 1), (-1, -2)),
     ),
+    "masked": Specimen(Masked, (4, 5), {"input": 5, "first": 8, "second": 6, "third": 4, "head": 3}),
     "siamese": Specimen(Siamese, (8,), {"input": 4, "body.0": 6, "head": 2}),
 }
+
+
+class Normalized(nn.Module):
+    """Batch normalization in a block, and buffers that are none of its statistics: a table, and a mask of weights."""
+
+    table: Tensor
+    mask: Tensor
+
+    def __init__(self, features: int = 6, classes: int = 3) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.linspace(0.5, 1.5, features))
+        self.block = nn.Sequential(nn.Linear(features, 5), nn.BatchNorm1d(5), nn.ReLU())
+        self.block.register_buffer("mask", torch.ones(5, features))
+        self.head = nn.Linear(5, classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        result: Tensor = self.head(self.block(x * self.table))
+        return result
+
+
+#: What `buffers: local` keeps of it.
+ITS_NORMALIZATION = {
+    "table", "block.mask", "block.1.weight", "block.1.bias", "block.1.running_mean", "block.1.running_var"
+}  # fmt: skip

@@ -1,0 +1,141 @@
+"""Rules for elementwise operations, whose operands' neurons are united position by position, and for `x[index]`.
+
+A mask decides for each element alone, as `torch.where` does. So what is written by a mask leaves the elements their
+neurons: an element that happens to be masked in the one example that is traced is no constant. What an index of
+positions overwrites is the new value's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeer.slicing.cells import Ids, MixedError
+from fedpeer.slicing.layers import attach
+from fedpeer.slicing.network import NONE
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, tensor_leaves
+
+
+def elementwise(call: TracedCall, *operands: Any, **named: Any) -> Shadow:
+    """Unite the operands' neurons position by position; parameters among the operands belong to the results."""
+    found = tensor_leaves((operands, named))
+    weights = [each for each in found if isinstance(each, Weights)]
+    neurons = [each for each in found if isinstance(each, Neurons) and bool((each.ids >= 0).any())]
+    shape = call.value.shape
+    if not neurons:
+        indices = tuple(index.expand(shape) for each in weights for index in each.indices)
+        return Weights(indices) if weights else None
+    result = neurons[0].ids
+    for other in neurons[1:]:
+        result = united(call, result, other.ids)
+    result = result.expand(shape)
+    for each in weights:
+        attach(call, each, Neurons(result))
+    return Neurons(result)
+
+
+def united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
+    """Unite the neurons of each pair, except one that is broadcast over many neurons (a gate), which stays separate."""
+    shape = np.broadcast_shapes(a.shape, b.shape)
+    wide_a, wide_b = a.expand(shape), b.expand(shape)
+    pairs = call.builder.find(np.stack([wide_a.numpy().ravel(), wide_b.numpy().ravel()]))
+    a_spreads = a.numel() < wide_a.numel() and _spreads(call, pairs[0], pairs[1])
+    b_spreads = b.numel() < wide_b.numel() and _spreads(call, pairs[1], pairs[0])
+    if a_spreads and b_spreads:
+        raise MixedError("it combines every pair of two sets of neurons")
+    if not a_spreads and not b_spreads:
+        call.builder.unite(pairs[0], pairs[1])
+    return torch.where(wide_b >= 0, wide_b, wide_a) if a_spreads else torch.where(wide_a >= 0, wide_a, wide_b)
+
+
+def _spreads(call: TracedCall, narrow: Ids, wide: Ids) -> bool:
+    """Return whether a broadcast neuron meets several neurons.
+
+    Pixels that may yet be united count as one, unless a statistic or a single broadcast neuron meets them all.
+    """
+    both = (narrow >= 0) & (wide >= 0)
+    if call.builder.statistics(narrow[both]):
+        return True
+    pairs = np.unique(narrow[both] << 32 | wide[both])  # there are far fewer than 2**32 neurons
+    kinds, meets = np.unique(pairs >> 32, return_counts=True)
+    several = bool((meets > 1).any())
+    return several and (len(kinds) == 1 or not call.builder.loose(pairs & 0xFFFFFFFF))
+
+
+def selected(call: TracedCall, input: Any, index: Any) -> Shadow:
+    """Follow `input[index]`."""
+    at = call.args[1]
+    if isinstance(input, Weights):
+        return Weights(tuple(each[at] for each in input.indices))
+    ids = input.ids if isinstance(input, Neurons) else torch.full(input.shape, NONE)
+    return Neurons(_masked(call, ids, index)[at])
+
+
+def assigned(call: TracedCall, target: Any, index: Any, value: Any) -> Shadow:
+    """Follow `target[index] = value`, and return the target's new shadow."""
+    at = call.args[1]
+    if isinstance(target, Weights) or (isinstance(value, Weights) and not isinstance(target, Neurons)):
+        return _assigned_weights(target, index, at, value)
+    ids = target.ids.clone() if isinstance(target, Neurons) else torch.full(target.shape, NONE)
+    ids = _masked(call, ids, index).clone()
+    if isinstance(value, Weights):
+        attach(call, value, Neurons(ids[at]))
+    elif not _by_mask(at):
+        ids[at] = value.ids if isinstance(value, Neurons) else NONE
+    elif isinstance(value, Neurons):
+        ids[at] = united(call, ids[at], value.ids)
+    return Neurons(ids)
+
+
+def _assigned_weights(target: Any, index: Any, at: Any, value: Any) -> Shadow:
+    """Follow an assignment that involves parameters alone; those that are overwritten keep their neurons."""
+    if any(isinstance(leaf, Neurons) for leaf in tensor_leaves(index)):
+        raise MixedError("a parameter is masked by values that are computed from neurons")
+    if isinstance(value, Neurons):
+        ids = torch.full(target.shape, NONE)
+        ids[at] = value.ids
+        return Neurons(ids)
+    found = list(target.indices) if isinstance(target, Weights) else []
+    for each in value.indices if isinstance(value, Weights) else ():
+        found.append(torch.full(target.shape, NONE))
+        found[-1][at] = each
+    return Weights(tuple(found))
+
+
+def _masked(call: TracedCall, ids: Tensor, index: Any) -> Tensor:
+    """Unite each element with the neuron that its mask comes from."""
+    for axis, real, shadow in _axes(call.args[1], index, ids.dim()):
+        if isinstance(shadow, Neurons) and _is_mask(real):
+            after = ids.dim() - axis - shadow.ids.dim()
+            ids = united(call, ids, shadow.ids.reshape((1,) * axis + shadow.ids.shape + (1,) * after))
+    return ids
+
+
+def _axes(at: Any, index: Any, dims: int) -> Iterator[tuple[int, Any, Any]]:
+    """Yield each piece of an index with its shadow and the first axis that it is about."""
+    pieces, shadows = (each if isinstance(each, tuple) else (each,) for each in (at, index))
+    axis, taken = 0, sum(map(_width, pieces))
+    for piece, shadow in zip(pieces, shadows, strict=True):
+        yield axis, piece, shadow
+        axis += dims - taken if piece is Ellipsis else _width(piece)
+
+
+def _width(piece: Any) -> int:
+    """Return over how many axes a piece of an index goes."""
+    if piece is None or piece is Ellipsis or isinstance(piece, bool):
+        return 0
+    return int(piece.ndim) if _is_mask(piece) else 1
+
+
+def _by_mask(at: Any) -> bool:
+    return any(isinstance(leaf, bool) or _is_mask(leaf) for leaf in tensor_leaves(at))
+
+
+def _is_mask(piece: Any) -> bool:
+    return (isinstance(piece, Tensor) and piece.dtype in (torch.bool, torch.uint8)) or (
+        isinstance(piece, np.ndarray) and piece.dtype == bool
+    )
