@@ -137,7 +137,7 @@ def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
 # ------------------------------------------------------------------------------------------------------------- rounds
 
 
-def ahead(me: Node, to: Node, number: int) -> Iterator[Send]:
+def last_rounds(me: Node, to: Node, number: int) -> Iterator[Send]:
     """State that it is in the last round, or has finished: in Hellos, acknowledgements and statements."""
     last = me.state.setup.federation.learning.rounds
     for version in VERSIONS:
@@ -325,7 +325,7 @@ LIES: Mapping[str, Lie] = {
     "roster": rosters,
     "term": terms,
     "silent": nothing,
-    "ahead": ahead,
+    "ahead": last_rounds,
 }
 assert tuple(LIES) == LIE_NAMES, "each lie that a user can ask for"
 

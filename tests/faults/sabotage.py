@@ -235,6 +235,6 @@ SABOTAGE = {
     "take any weight": Switch(take_any_weight, liars.liars, range(2, 3)),
     "wait for a process that has ended": Switch(wait_for_a_process_that_has_ended, sessions.starved, range(1)),
     "let heartbeats wait for the disk": Switch(let_heartbeats_wait_for_the_disk, sessions.starved, range(4, 5)),
-    "wait along a dropped edge": Switch(wait_along_a_dropped_edge, isolation.isolated, (287,)),
+    "wait along a dropped edge": Switch(wait_along_a_dropped_edge, isolation.isolated, (863,)),
     "vote without a memory": Switch(vote_without_a_memory, sessions.disk_lost, range(1)),
 }

@@ -71,7 +71,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "group_members_change": ((0,), ()),
     # A peer that stayed a round behind gave its weight to neighbors that gave it none; four in a ring are all apart,
     # and come back to edges that were added for the dead.
-    "isolated": ((111, 287), ()),
+    "isolated": ((111, 863), (287,)),
     "isolated_coordinated": ((0,), ()),
     "liars": ((2,), (65,)),  # 65: one of three voters lies before anybody has met it
     "liars_soon": (range(24), ()),

@@ -206,11 +206,11 @@ class Bob:
         self.peer.inside(lambda: setattr(server, "limits", usual))
 
     @contextmanager
-    def refuses(self, code: str, words: str = "") -> Iterator[None]:
+    def refuses(self, code: str, words: str = "", *, times: int = 1) -> Iterator[None]:
         """Check that the one bad message that the block sends is rejected.
 
-        It is counted once and logged in one line (which contains one of `words`, separated by |), nothing durable
-        changes, nothing is kept, and a good message is accepted afterwards.
+        It is counted once and logged in one line (which contains one of `words`, separated by |), or as many as there
+        are members to blame; nothing durable changes, nothing is kept, and a good message is accepted afterwards.
         """
         self.pardon()
         since, counted, durable = len(self.peer.lines), self.peer.counted(code), self.peer.durable()
@@ -218,8 +218,8 @@ class Bob:
         line = self.peer.line(code, since)
         assert REJECTIONS[code].log in line.text
         assert any(each in line.text for each in words.split("|")), line.text
-        assert self.peer.counted(code) == counted + 1
-        assert [each for each in self.peer.lines[since:] if each.what == code] == [line]
+        assert self.peer.counted(code) == counted + times
+        assert len([each for each in self.peer.lines[since:] if each.what == code]) == times
         assert self.peer.durable() == durable
         assert self.peer.inside(self._kept) == 0
         self.pardon()

@@ -145,12 +145,12 @@ def test_the_round_is_that_of_the_others(consensus: RoundBob) -> None:
     consensus.waits(lambda: consensus.consensus.applied == 1)
 
 
-def received(code: str, said: Callable[[RoundBob, int], Any], sender: str = "ann") -> Case:
+def received(code: str, said: Callable[[RoundBob, int], Any], sender: str = "ann", *, times: int = 1) -> Case:
     """Return a case in which bob follows ann in this term, after round 1, and rejects a message."""
 
     def case(bob: RoundBob) -> None:
         message = said(bob, bob.follows())
-        with bob.refuses(code):
+        with bob.refuses(code, times=times):
             bob.hears(message, sender)
 
     return case
@@ -161,9 +161,10 @@ def proposed(round: int, term: int = 0) -> Callable[[RoundBob, int], ConsensusMe
 
 
 FOLLOWING: dict[str, Case] = {
-    "R04": received("double_vote", lambda bob, term: bob.lead("dan", term, "bob", "dan", "eve"), "dan"),
+    # Without a vote of bob's, which would show him that he had forgotten it.
+    "R04": received("double_vote", lambda bob, term: bob.lead("dan", term, "cas", "dan", "eve"), "dan", times=2),
     "R09-votes-of-a-stranger": received("round_gap", lambda bob, term: _by_a_stranger(bob, term + 1), "cas"),
-    "R05-lead": received("two_coordinators", lambda bob, term: bob.lead("cas", term, "cas", "eve", "bob"), "cas"),
+    "R05-lead": received("two_coordinators", lambda bob, term: bob.lead("cas", term, "cas", "dan", "eve"), "cas"),
     "R05-propose": received("two_coordinators", proposed(2), "cas"),
     "R06-lead": received("stale_term", lambda bob, term: bob.lead("cas", term - 1, *OTHERS), "cas"),
     "R06-propose": received("stale_term", proposed(2, -1)),

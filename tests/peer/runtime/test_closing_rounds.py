@@ -26,7 +26,9 @@ def test_a_round_is_closed_while_its_coordinator_trains(tmp_path: Path, monkeypa
         return work(runner, job)
 
     monkeypatch.setattr(JobRunner, "work", held)
-    with round_bob_at(tmp_path, learning__algorithm="fedavg", learning__aggregation_goal=2) as bob:
+    with round_bob_at(
+        tmp_path, learning__algorithm="fedavg", learning__aggregation_goal=2, learning__farthest=None
+    ) as bob:
         bob.is_elected()
         for sender in ("ann", "cas"):
             bob.hears(bob.update(sender), sender)
