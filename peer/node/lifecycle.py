@@ -37,6 +37,8 @@ FAREWELL_TICKS, FAREWELL_EVERY = 12, 4
 _LINGER_DEADLINES = 4
 #: Members that a late joiner asks for each value: if one of three lies, the median lies between two honest values.
 _ASKED_FOR_VALUE = 3
+#: Values that it waits for, unless there are fewer members: one alone may be a liar's.
+_VALUES_MIN = 2
 
 
 @dataclass
@@ -144,7 +146,8 @@ def join_late(work: NodeParts) -> None:
     for group in state.durable.groups:
         asked = [
             p for p in state.peer_groups.groups[group].members
-            if p != state.me and state.membership.status(p) != "left" and (group, p) not in lifecycle.doubted
+            if p != state.me and state.membership.status(p) != "left"
+            and state.others.listens(p) and (group, p) not in lifecycle.doubted
         ]  # fmt: skip
         givers = [p for p in asked if state.others.available(p, group) and state.others.begun(p)][:_ASKED_FOR_VALUE]
         got = lifecycle.values.setdefault(group, {})
@@ -153,7 +156,7 @@ def join_late(work: NodeParts) -> None:
             if peer not in got and (options is None or state.now - options >= work.repeats.wait(peer)):
                 lifecycle.asked_at[group, peer] = state.now
                 state.send(peer, ValueRequest(group=group))
-        wanted = max(1, min(_ASKED_FOR_VALUE, len(asked)))
+        wanted = max(1, min(_VALUES_MIN, len(asked)))
         complete &= len(givers) >= wanted and all(peer in got for peer in givers)
     complete &= _means_there(state) or not finished_without(state)
     if not complete and not over:
