@@ -19,6 +19,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.outer_steps import OuterRules
+from fedpeer.algorithms.running_statistics import running_statistics
 from fedpeer.algorithms.steppers import Stack, Stepper, Way, build_stepper, closed
 from fedpeer.slicing.flat import FlatLayout, trainable_copy
 from fedpeer.slicing.network import TensorSpec
@@ -74,6 +75,11 @@ class TrainingContext:
         return TrainingContext(
             module=module, layout=layout, loss=loss, optimizer=optimizer, stepper=stepper, clients=clients
         )
+
+    @property
+    def running_statistics(self) -> Tensor | None:
+        """Which numbers of a model are running statistics, (n,) bool; None where the network keeps none."""
+        return running_statistics(self.layout)
 
     @property
     def lr(self) -> float:

@@ -1,8 +1,6 @@
 """FedAvg: clients train the server's model, and the server averages the trained models.
 
-Source: McMahan, Moore, Ramage, Hampson, Aguera y Arcas, Communication-Efficient Learning of Deep Networks from
-Decentralized Data, 2017, Algorithm 1. A client's weight is its number of examples n_k over the sum of those that took
-part.
+Source: McMahan et al., Communication-Efficient Learning of Deep Networks from Decentralized Data, 2017, Algorithm 1.
 """
 
 from __future__ import annotations
@@ -16,7 +14,6 @@ from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.correction import Correction
 from fedpeer.algorithms.local_training import fresh_steps
-from fedpeer.algorithms.running_statistics import running_statistics
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
 
@@ -53,7 +50,7 @@ class FedAvg(CoordinatedAlgorithm[ServerModel, Local, ServerModel, Local]):
         return ServerModel(self.context.mean(updates.model_n, updates.examples))
 
     def running_statistics(self) -> Tensor | None:
-        return running_statistics(self.context.layout)
+        return self.context.running_statistics
 
     def server_model(self, server: ServerModel) -> Tensor | None:
         return server.model_n

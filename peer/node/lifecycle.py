@@ -92,7 +92,7 @@ def await_others(work: NodeParts) -> None:
         return
     if any(_has_missed(state, group) for group in state.durable.groups):
         # Nobody goes beyond the first round alone, so others are to be met that have begun, too, unless they are away.
-        if over or _furthest_begun(state, state.group_peers, met=False) > 1:
+        if over or _furthest_begun(state, state.group_peers, one=False) > 1:
             state.enter("joining")
         return
     if absent and over:
@@ -108,15 +108,15 @@ def _patience(state: NodeState) -> int:
     return state.setup.ticks(state.setup.federation.gossip.gather)
 
 
-def _furthest_begun(state: NodeState, peers: Collection[str], *, met: bool = True) -> int:
+def _furthest_begun(state: NodeState, peers: Collection[str], *, one: bool = True) -> int:
     """Return the furthest round that so many of these peers as are followed have begun; 0: none.
 
-    `met`: as long as fewer have been met that have not begun, one that has is enough: a peer may meet it first.
+    `one`: one that has begun is enough, as long as fewer than would be followed were met that have not.
     """
     others = {peer: state.others[peer] for peer in peers if state.others[peer].met}
     stated = followed(state.others.round_of(peer) if peer in others else 0 for peer in peers)
     unbegun = sum(not state.others.begun(peer) for peer in others)
-    if not met or unbegun >= followed_count(len(peers)):
+    if not one or unbegun >= followed_count(len(peers)):
         return stated
     seen = [other.round for other in others.values() if other.begun and other.round > 1]
     return max([stated, *seen])

@@ -130,7 +130,7 @@ def test_who_is_left_behind_is_told_by_distance_and_by_all_neighbors(
 @pytest.mark.slow
 @pytest.mark.parametrize("gone", [3, 4])
 def test_who_waits_for_nobody_goes_on_averaging_when_half_of_its_neighbors_are_gone(gone: int) -> None:
-    """What is under way to them is never acknowledged, and is no reason to give nothing to those that are there."""
+    """Shares that are under way to peers that are gone do not keep a peer from giving to others."""
     made = world(6, learning__mode="asynchronous", gossip__topology="complete")
     cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2)))
     simulator, left = cluster.simulator, made.peers[:-gone]
