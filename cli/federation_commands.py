@@ -210,19 +210,19 @@ def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> t
 def _start(folder: Path) -> Path | None:
     """Return the file of the federation's start model, which the new peer needs too, or None."""
     from fedpeer.cli.config import ConfigSource, load
-    from fedpeer.learning.anchors import start_file
+    from fedpeer.learning.anchors import located, start_file
 
     path = start_file(load(ConfigSource.of_file(folder / "federation.yaml")))
-    return None if path is None or not (folder / path).is_file() else folder / path
+    return None if path is None or not located(path, folder).is_file() else located(path, folder)
 
 
 def _put_model(folder: Path) -> None:
     """Move the fetched start model to the path in the federation file, if that is inside the peer's folder."""
     from fedpeer.cli.config import ConfigSource, load
-    from fedpeer.learning.anchors import start_file
+    from fedpeer.learning.anchors import located, start_file
 
     path = start_file(load(ConfigSource.of_file(folder / "federation.yaml")))
-    place = folder if path is None else (folder / path).resolve()
+    place = folder.resolve() if path is None else located(path, folder)
     if place != folder.resolve() and place.is_relative_to(folder.resolve()) and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)
         (folder / MODEL).replace(place)

@@ -84,7 +84,7 @@ def init(
     make_federation(folder, called, text, invited)
     for place in (folder, *(folder / peer.id for peer in invited)):
         for model in models:
-            if federation is not None and not model.is_absolute():
+            if federation is not None and not model.expanduser().is_absolute():
                 _put_beside(federation.parent / model, place / model)
     print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, invited), *_ports_in_use(invited)]))
 

@@ -134,11 +134,11 @@ def _of_run(named: Named) -> TrainedModels:
             )
         tensors = best
     rounds = read_json(best.with_name(f"{best.stem}-rounds.json")) if named.best else {}
-    if named.best and named.peer is not None and named.peer not in rounds:
+    model = load_model(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
+    if named.best and model.peer not in rounds:
         some = ", ".join(list(rounds)[:8]) + (" ..." if len(rounds) > 8 else "")
         why = "it holds out no example for validation, or no round has a score on them"
-        raise _no_best(f"run {run.id} has no best model of {named.peer}: {why}; there are those of {some}")
-    model = load_model(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
+        raise _no_best(f"run {run.id} has no best model of {model.peer}: {why}; there are those of {some}")
     chosen = BestRound(**rounds[model.peer]) if named.best else None
     if {"data", "network"} & set(settings.get("objects") or ()):
         return TrainedModels(model=model, own_test_part=lambda: _nowhere(run.id), best=chosen)

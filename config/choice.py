@@ -42,8 +42,9 @@ class Choice:
         return ",".join([head, *(f"{key}={_spelled(value)}" for key, value in self.settings.items())])
 
 
-#: A piece of a choice's text: up to the next comma that is not in double quotes, which begin a value.
-_PIECE = re.compile(r'(?:[:=]\s*"(?:[^"]|"")*"|[^,])*')
+#: A piece of a choice's text: up to the next comma that is not in double quotes, which begin a value or an item of it.
+_PIECE = re.compile(r'(?:[:=+]\s*"(?:[^"]|"")*"|[^,])*')
+_IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
 #: An item of `a+b`, which may be in double quotes.
 _ITEM = re.compile(r'\s*"(?:[^"]|"")*"\s*(?=\+|$)|[^+]*')
 
@@ -66,7 +67,7 @@ def _quoted(text: str, mark: str) -> str:
 
 def _unquoted(text: str) -> str:
     bare = text.strip()
-    return bare[1:-1].replace('""', '"') if len(bare) > 1 and bare[0] == bare[-1] == '"' else bare
+    return bare[1:-1].replace('""', '"') if _IN_QUOTES.fullmatch(bare) else bare
 
 
 def _divided(text: str, piece: re.Pattern[str]) -> list[str]:

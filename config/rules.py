@@ -974,8 +974,8 @@ RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "a bound on updates among fewer than three",
-        ("learning.farthest", "learning.participation", "simulation.peers"),
-        "in a round of {updates} nobody can tell who goes too far; let {judges} or more take part, or leave "
+        ("learning.farthest", "learning.participation", "learning.aggregation_goal", "simulation.peers"),
+        "in a round of {updates} nobody can tell who goes too far; let it wait for {judges} or more, or leave "
         "{name[learning.farthest]} out",
         _too_few_to_judge,
     ),

@@ -9,7 +9,6 @@ passes a loader for the function of a user's own network (`python:module:functio
 
 from __future__ import annotations
 
-import copy
 import inspect
 import math
 from collections.abc import Callable, Mapping
@@ -34,7 +33,7 @@ from fedpeer.config.settings import FederationSettings, LearningSettings, Partia
 from fedpeer.learning.groups import default_models
 from fedpeer.networks.lora import adapt, freeze
 from fedpeer.networks.registry import NETWORKS, NetworkError
-from fedpeer.slicing.flat import FlatLayout, frozen_parameters
+from fedpeer.slicing.flat import FlatLayout, frozen_parameters, module_copy
 from fedpeer.slicing.models import PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
@@ -221,7 +220,7 @@ def prepared(
     """
     problem = None
     if learning.changes_network:
-        module = copy.deepcopy(module)
+        module = module_copy(module)
     if trained is not None:
         problem = _put(module, trained)
     freeze(module, learning.frozen)

@@ -227,7 +227,7 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
     Raises:
         NetworkError: no layer has a name, a layer cannot have an adapter, or the rank is larger than a layer.
     """
-    chosen, owners = set[str](), dict[int, Adapted]()
+    chosen, owners = set[str](), dict[Tensor | None, Adapted]()
     named = module.named_modules(remove_duplicate=False)
     layers = {name: layer for name, layer in named if isinstance(layer, ADAPTABLE)}
     inside = tuple(f"{name}." for name, layer in layers.items() if isinstance(layer, nn.MultiheadAttention))
@@ -247,11 +247,15 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
             for own, projection in list(parts.named_children()):
                 setattr(parts, own, _adapted(f"{name}.{own}", projection, rank, scale))
             module = _with(module, layer, parts)
-        elif id(layer.weight) not in owners:
-            owners[id(layer.weight)] = adapted = _adapted(name, layer, rank, scale)
+        elif layer._parameters.get("weight") not in owners:
+            adapted = _adapted(name, layer, rank, scale)
+            if (weight := layer._parameters.get("weight")) is not None:
+                owners[weight] = adapted
             module = _with(module, layer, adapted)
     for layer in dict.fromkeys(layers.values()):
-        owner = owners.get(id(getattr(layer, "weight", None)))
+        # A weight that is computed anew at each look, as a parametrization does, is nobody else's.
+        weight = layer._parameters.get("weight")
+        owner = None if weight is None else owners.get(weight)
         if owner is not None and owner.base is not layer:
             module = _with(module, layer, TiedAdapted(layer, owner))
     return module

@@ -33,7 +33,7 @@ from fedpeer.sims.events import Event
 from fedpeer.sims.prepare import code_objects, prepare_simulation
 from fedpeer.sims.progress import ProgressDisplay, progress_display
 from fedpeer.sims.record import begin_record, continued_record
-from fedpeer.sims.request import DEFAULT_METHODS, SimulationRequest, default_methods
+from fedpeer.sims.request import SimulationRequest, default_methods
 from fedpeer.sims.results import Results
 from fedpeer.sims.simulate import OnEvent
 from fedpeer.sims.simulate import run_prepared as carry_out
@@ -171,16 +171,13 @@ def _request(
         settings = _laid(settings, _ARGUMENTS[name], value)
     found, more = typed(Federation, settings)
     problems += more
-    if methods is not None:
-        compared = _compared(methods, problems)
-    else:
-        compared = tuple(map(Choice, DEFAULT_METHODS)) if found is None else default_methods(found)
+    chosen = None if methods is None else _compared(methods, problems)
     if found is not None:
         if "network" in objects and found.network is not None:
             found = found.model_copy(update={"network": None})  # a default of tables, or overridden by the object
         request = SimulationRequest(
             federation=found,
-            methods=compared,
+            methods=default_methods(found) if chosen is None else chosen,
             seeds=(found.seed,) if seeds is None else tuple(seeds),
             **options.model_dump(exclude={"repeats"}),
         )
@@ -201,8 +198,8 @@ def _laid(settings: Any, path: tuple[str, ...], value: object) -> Any:
     if not path:
         return value
     key, *rest = path
-    if isinstance(settings, BaseModel):
-        return settings.model_copy(update={key: _laid(getattr(settings, key, {}), tuple(rest), value)})
+    if isinstance(settings, BaseModel):  # a copy of it would not be checked
+        settings = settings.model_dump(mode="json", exclude_unset=True)
     if not isinstance(settings, Mapping):
         return settings
     return {**settings, key: _laid(settings.get(key, {}), tuple(rest), value)}

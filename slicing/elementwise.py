@@ -70,6 +70,7 @@ def selected(call: TracedCall, input: Any, index: Any) -> Shadow:
     """Follow `input[index]`."""
     at = call.args[1]
     if isinstance(input, Weights):
+        _refuse_chosen_by_data(index)
         return Weights(tuple(each[at] for each in input.indices))
     ids = input.ids if isinstance(input, Neurons) else torch.full(input.shape, NONE)
     return Neurons(_masked(call, ids, index)[at])
@@ -93,8 +94,7 @@ def assigned(call: TracedCall, target: Any, index: Any, value: Any) -> Shadow:
 
 def _assigned_weights(target: Any, index: Any, at: Any, value: Any) -> Shadow:
     """Follow an assignment that involves parameters alone; those that are overwritten keep their neurons."""
-    if any(isinstance(leaf, Neurons) for leaf in tensor_leaves(index)):
-        raise MixedError("a parameter is masked by values that are computed from neurons")
+    _refuse_chosen_by_data(index)
     if isinstance(value, Neurons):
         ids = torch.full(target.shape, NONE)
         ids[at] = value.ids
@@ -104,6 +104,12 @@ def _assigned_weights(target: Any, index: Any, at: Any, value: Any) -> Shadow:
         found.append(torch.full(target.shape, NONE))
         found[-1][at] = each
     return Weights(tuple(found))
+
+
+def _refuse_chosen_by_data(index: Any) -> None:
+    """Raise MixedError if what of a parameter is taken or written depends on the example that is traced."""
+    if any(isinstance(leaf, Neurons) for leaf in tensor_leaves(index)):
+        raise MixedError("a parameter is masked by values that are computed from neurons")
 
 
 def _masked(call: TracedCall, ids: Tensor, index: Any) -> Tensor:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -94,8 +94,13 @@ def trainable_copy(module: nn.Module, device: str | None = None) -> nn.Module:
     """
     frozen = frozen_parameters(module).values()
     here = [each for each in frozen if device is None or each.device.type == torch.device(device).type]
-    made = copy.deepcopy(module, {id(each): each for each in here} | _computed(module))
+    made = module_copy(module, here)
     return made if device is None else made.to(device)
+
+
+def module_copy(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
+    """Return a copy of a module, which may be pruned, that has these tensors in common with it."""
+    return copy.deepcopy(module, {id(each): each for each in shared} | _computed(module))
 
 
 def _computed(module: nn.Module) -> dict[int, Tensor]:

@@ -5,7 +5,6 @@ The loop may be that of another library, such as a `Trainer` of PyTorch Lightnin
 
 from __future__ import annotations
 
-import copy
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
+from fedpeer.slicing.flat import module_copy
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class OwnTraining(FedAvg):
     def _fitted(self, model_n: Tensor, client: Local, batches: Batches, key: int) -> tuple[Local, Local]:
         if batches.class_weight is not None:
             raise AlgorithmError("learning.class_weights is not known to a training loop of your own; leave it out")
-        layout, module = self.context.layout, copy.deepcopy(self.context.module)
+        layout, module = self.context.layout, module_copy(self.context.module)
         module.load_state_dict(layout.unflatten(model_n), strict=False)  # counters are each peer's own
         module.train()
         try:

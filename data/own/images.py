@@ -58,7 +58,7 @@ def images(
         (file, number)
         for number, name in enumerate(names)
         if name in folders
-        for file in _inside(root / name, mistakes)
+        for file in _inside(root / name, mistakes, may_be_empty=bool(classes))
     ]
     if not files:
         mistakes.add("", f"there is no image in a folder of the classes {', '.join(names)}; put some in")
@@ -96,14 +96,14 @@ def _check_classes(folders: Sequence[str], names: Sequence[str], mistakes: FileM
             mistakes.add(folder, f"this folder is not a class; {hint}")
 
 
-def _inside(folder: Path, mistakes: FileMistakes) -> list[Path]:
+def _inside(folder: Path, mistakes: FileMistakes, *, may_be_empty: bool) -> list[Path]:
     with opening(str(folder)):
         found = sorted(each for each in folder.iterdir() if each.name[0] != ".")
     for each in found:
         if each.is_dir():
             place = f"{folder.name}/{each.name}"
             mistakes.add(place, f"it is a folder; put its images into {folder.name} itself", (folder, "deeper"))
-    if not found:
+    if not found and not may_be_empty:
         mistakes.add(folder.name, "there is no image in this folder; put some in or remove the folder")
     return found
 

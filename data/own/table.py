@@ -335,9 +335,10 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
             near = nearest_of(name, header)
             hint = f'did you mean "{near}"?' if near else "there are: " + ", ".join(header[:20])
             mistakes.add(f"{setting}={name}", f"there is no such column; {hint}")
-    if nameless := [str(place) for place, name in enumerate(header, 1) if not name]:
+    nameless = [str(place) for place, name in enumerate(header, 1) if not name and name not in wanted.drop]
+    if nameless:
         which = f"column {nameless[0]} has" if len(nameless) == 1 else f"columns {', '.join(nameless[:8])} have"
-        mistakes.add(line, f"{which} no name; name each, and write no index (pandas: to_csv(index=False))")
+        mistakes.add(line, f'{which} no name; name each, or leave out what has none with drop="" (an index of pandas)')
     features = wanted.features(header)
     for index in [name for name in features if name.startswith(_INDEX)]:
         mistakes.add(line, f"{index} is the index of a pandas table and no feature; leave it out with drop={index}")

@@ -104,7 +104,7 @@ def await_others(work: NodeParts) -> None:
 
 
 def _patience(state: NodeState) -> int:
-    """Return the ticks for which a peer waits for others at its beginning."""
+    """Return the ticks for which a peer waits for others at its beginning and its end."""
     return state.setup.ticks(state.setup.federation.gossip.gather)
 
 
@@ -209,8 +209,7 @@ def _in_place_of_its_own(state: NodeState, group: str, value_D: Tensor) -> Tenso
 
 def lingering(state: NodeState) -> int:
     """Return the ticks for which a finished peer stays while no other one comes further."""
-    gather = state.setup.ticks(state.setup.federation.gossip.gather)
-    return max(_LINGER_DEADLINES * state.longest_deadline, gather)
+    return max(_LINGER_DEADLINES * state.longest_deadline, _patience(state))
 
 
 def linger(work: NodeParts) -> None:
@@ -221,7 +220,7 @@ def linger(work: NodeParts) -> None:
     their result: it is waited for as long as at the beginning, `gossip.gather`.
     """
     state, durable, lifecycle = work.state, work.state.durable, work.lifecycle
-    waited, patience = state.waited(), round(state.setup.federation.gossip.gather / state.setup.federation.gossip.tick)
+    waited, patience = state.waited(), _patience(state)
     if waited == 0:
         state.advertise()
         lifecycle.progress_at = lifecycle.all_done_at = state.now

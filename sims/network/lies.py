@@ -148,12 +148,11 @@ def last_rounds(me: Node, to: Node, number: int) -> Iterator[Send]:
     known = to.state.membership.last_statement(me.state.me) or me.state.membership.statement
     assert known.advert is not None, "a statement has an advert"
     advert = replace(known.advert, round=last + 1, begun=True)
-    yield _send(me, to, Ping(number=number, claims=(_signed(me, replace(known, advert=advert, state=state)),)))
+    following = replace(known, advert=advert, state=state, version=known.version + 1)
+    yield _send(me, to, Ping(number=number, claims=(_signed(me, following),)))
 
 
-def _signed(me: Node, last: Claim) -> Claim:
-    """Return the liar's next statement about itself, signed."""
-    unsigned = replace(last, version=last.version + 1, signature=b"")
+def _signed(me: Node, unsigned: Claim) -> Claim:
     return replace(unsigned, signature=me.state.sign(claim_text(me.state.peer_groups.roster.federation_id, unsigned)))
 
 
@@ -228,17 +227,13 @@ def verdicts(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Claim that all other peers, including the victim, are dead or suspect."""
     state: State = ("dead", "suspect")[number % 2]
     statements = (me.state.membership.last_statement(peer) for peer in me.state.others)
-    claims = [_claim(me, last, state) for last in statements if last is not None]
+    claims = [
+        _signed(me, replace(last, state=state, author=me.state.me, advert=None))
+        for last in statements
+        if last is not None
+    ]
     for first in range(0, len(claims), _CLAIMS):
         yield _send(me, to, Ping(number=number, claims=tuple(claims[first : first + _CLAIMS])))
-
-
-def _claim(me: Node, last: Claim, state: State) -> Claim:
-    numbers = {"incarnation": last.incarnation, "version": last.version}
-    unsigned = Claim(about=last.about, state=state, author=me.state.me, advert=None, signature=b"", **numbers)
-    text = claim_text(me.state.peer_groups.roster.federation_id, unsigned)
-    signature = me.state.sign(text)
-    return Claim(about=last.about, state=state, author=me.state.me, advert=None, signature=signature, **numbers)
 
 
 def contracts(me: Node, to: Node, number: int) -> Iterator[Send]:

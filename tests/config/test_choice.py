@@ -220,3 +220,12 @@ def test_lookup_names_the_nearest_choice_or_all() -> None:
 def test_a_text_without_an_annotation_stands_for_what_it_looks_like(text: object, meaning: object) -> None:
     found = plain_value(text)
     assert (found, type(found)) == (meaning, type(meaning))
+
+
+def test_each_item_may_be_quoted() -> None:
+    """The first and the last quote are of two items, and not of one value."""
+
+    def columns(*, classes: tuple[str, ...], drop: tuple[str, ...]) -> None: ...
+
+    choice = parse_choice('csv,classes="A+"+"B-",drop=x+"a, b"')
+    assert bind_settings(choice, columns) == {"classes": ("A+", "B-"), "drop": ("x", "a, b")}

@@ -182,7 +182,11 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ("a,outcome\n1.234.567,x\n2,y\n", {}, ["has thousands set off; write 1234567"]),
         ('a,outcome\n1,"1,200.50"\n2,"900.10"\n', {}, ['row 2, column outcome: "1,200.50" has thousands set off']),
         ("a,outcome\n1_000,x\n2,y\n", {}, ['row 2, column a: "1_000" is text']),
-        (",a,outcome\n0,1,x\n1,2,y\n", {}, ["row 1: column 1 has no name; name each, and write no index (pandas"]),
+        (
+            ",a,outcome\n0,1,x\n1,2,y\n",
+            {},
+            ['row 1: column 1 has no name; name each, or leave out what has none with drop=""'],
+        ),
         ("a,outcome,,\n1,x,,\n2,y,,\n", {}, ["row 1: columns 3, 4 have no name"]),
         (
             "__index_level_0__,a,outcome\n0,1,x\n1,2,y\n",
@@ -253,6 +257,12 @@ def test_bytes_that_are_no_text_and_files_that_are_none(table: Callable[[str | b
         ("a,y\n1,x\n".encode("utf-16"), "it is UTF-16 text; save it as UTF-8"),
     ):
         assert said in _message(csv, path=table(content), label="y")
+
+
+def test_a_column_without_a_name_can_be_left_out(table: Callable[[str | bytes], str]) -> None:
+    """As pandas writes its index."""
+    found = csv(path=table(",a,outcome\n0,1,x\n1,2,y\n"), label="outcome", drop=("",))
+    assert (found.feature_names, found.x.tolist()) == (("a",), [[1.0], [2.0]])
 
 
 @pytest.mark.parametrize("read", [csv, npz, images], ids=lambda read: read.__name__)
@@ -681,6 +691,10 @@ def test_folders_and_classes_go_together(tmp_path: Path) -> None:
     )
     found = images(path=str(tmp_path), classes=("dog", "cat", "cow", "bird"))
     assert (found.classes, found.y.tolist()) == (("dog", "cat", "cow", "bird"), [0, 1, 3]), "a class may have none"
+    (tmp_path / "cow").mkdir()
+    assert images(path=str(tmp_path), classes=("dog", "cat", "cow", "bird")).y.tolist() == [0, 1, 3]
+    assert "cow: there is no image in this folder" in _message(images, path=str(tmp_path))
+    (tmp_path / "cow").rmdir()
     _paint(tmp_path / "cat" / "more" / "2.png", (2, 2))
     assert "cat/more: it is a folder; put its images into cat itself" in _message(images, path=str(tmp_path))
 
