@@ -125,13 +125,14 @@ class RoundConsensus:
 
     def _votes(self, number: int) -> bool:
         """Return whether this peer may vote under the roster of this number."""
-        return self.consensus_state.votes and self._keys.signs_under(number)
+        consensus_state = self.consensus_state
+        return consensus_state.votes and consensus_state.remembers(number) and self._keys.signs_under(number)
 
     @property
     def _accepts(self) -> bool:
         """True if this peer may accept the proposal that it holds."""
         accepted = self.consensus_state.holding.accepted
-        return accepted is not None and self._votes(accepted.roster)
+        return accepted is not None and self.consensus_state.votes and self._keys.signs_under(accepted.roster)
 
     @property
     def coordinator(self) -> str | None:

@@ -130,10 +130,9 @@ def allow_voting(consensus: VotingIn) -> None:
         voter_sets.append(state.peer_groups.consensus_by_group[consensus.group].voter_set(state.peer_groups.roster))
     if not all(_knows_enough(state, each, number if consensus_state.lost else None) for each in voter_sets):
         return
-    vital = any(not each.carried(each.voters - {state.me}) for each in voter_sets)
-    lost = 0 if vital or not consensus_state.lost else max(consensus_state.lost, number)
+    lost = max(consensus_state.lost, number) if consensus_state.lost else 0
     state.write(VotingAllowed(group=consensus.group, lost=lost))
-    if lost:
+    if not consensus.consensus_state.votes:
         text = f"this peer has lost its memory: it does not vote under roster {lost}"
         state.note("warning", "no_vote", f"{text}; issue a new roster to let it vote", number=lost)
 

@@ -212,7 +212,7 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
     other_disk = other_process and number not in starts.before
     unknown = later or (other_disk and (not starts.before or number < starts.before.start))
     lost = incarnation > durable.incarnation or (incarnation == durable.incarnation and unknown)
-    if lost or later or (other_disk and state.young):
+    if lost or later or (other_disk and incarnation == durable.incarnation):
         state.lose_vote()
     if later:
         state.start(number + 1)

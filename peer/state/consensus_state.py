@@ -41,6 +41,10 @@ class PendingUpdate:
     client: bytes
 
 
+#: Of so many voters every one is needed for a majority.
+_ALL_NEEDED = 2
+
+
 @dataclass(frozen=True, eq=False)
 class ConsensusState:
     """Durable state of a peer in the consensus of one group.
@@ -54,8 +58,8 @@ class ConsensusState:
     pending         update of the last training, until its round is over
     voting_allowed  it is known under which rosters this peer may have promised what it forgot; before that it does not
                     vote
-    lost            number of the newest of these rosters: under it and earlier ones this peer does not vote; 0: nothing
-                    was forgotten
+    lost            number of the newest of these rosters: under it and earlier ones this peer does not vote, if a
+                    majority is possible without it; 0: nothing was forgotten
     """
 
     client: bytes
@@ -71,8 +75,16 @@ class ConsensusState:
 
     @property
     def votes(self) -> bool:
-        """True if this peer may vote and accept."""
-        return self.voting_allowed and self.holding.roster > self.lost
+        """True if this peer may vote and accept under the roster in force."""
+        return self.voting_allowed and self.remembers(self.holding.roster)
+
+    def remembers(self, number: int) -> bool:
+        """Return whether no promise that this peer has forgotten matters under a roster.
+
+        Of one or two voters all take part in each majority, so the other one remembers.
+        """
+        known = self.voter_sets.get(number)
+        return number > self.lost or (known is not None and len(known.voters) <= _ALL_NEEDED)
 
     @property
     def content(self) -> bytes | None:

@@ -224,9 +224,14 @@ class DurableState:
         return gone
 
     def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
-        """Go on in other consensus groups: drop the states of those that no longer exist; new ones start `blank`."""
+        """Go on in other consensus groups: drop the states of those that no longer exist; new ones start `blank`.
+
+        A peer that has forgotten promises may have made some in a new group, too.
+        """
+        lost = max((each.lost for each in self.consensus_states.values()), default=0)
         self.consensus_states = {
-            group: self.consensus_states.get(group, consensus_state) for group, consensus_state in blank.items()
+            group: self.consensus_states.get(group, replace(consensus_state, lost=lost))
+            for group, consensus_state in blank.items()
         }
         self.places = places
 

@@ -185,9 +185,10 @@ class NodeState:
         Args:
             roster: number of a roster under which it promised something, if that is known.
         """
+        number = max(roster, self.peer_groups.roster.number)
         for group, consensus_state in self.durable.consensus_states.items():
-            if consensus_state.voting_allowed or not consensus_state.lost:
-                self.write(VoteLost(group=group, roster=max(roster, self.peer_groups.roster.number)))
+            if consensus_state.voting_allowed or consensus_state.lost < number:
+                self.write(VoteLost(group=group, roster=number))
 
     def snapshot(self) -> None:
         """Persist the whole durable state."""

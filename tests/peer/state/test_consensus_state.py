@@ -142,3 +142,31 @@ def test_who_has_forgotten_a_promise_does_not_vote_and_keeps_the_newest_roster_f
         found = voting.changed(VoteLost(group=GROUP, roster=roster))
         assert (found.votes, found.lost) == (False, lost)
         assert not replace(found, holding=CommitState(9)).votes, "others have not said yet which rosters they know"
+
+
+@pytest.mark.parametrize(
+    ("sets", "force", "votes"),
+    [
+        ({1: "ann ben", 3: "ann ben cy"}, 1, True),
+        ({1: "ann ben", 3: "ann ben cy"}, 3, False),
+        ({2: "ann ben cy", 3: "ann cy"}, 2, False),
+        ({2: "ann ben cy", 3: "ann cy"}, 3, True),
+        ({2: "ann ben cy", 4: "ann ben cy dan"}, 4, True),
+    ],
+)
+def test_a_lost_vote_counts_where_every_voter_is_needed(sets: dict[int, str], force: int, votes: bool) -> None:
+    """The other of two voters remembers; two of three that do not know what the third promised may decide anew."""
+    known = {
+        number: VoterSet(number, frozenset(each.split()), frozenset(each.split())) for number, each in sets.items()
+    }
+    forgot = ConsensusState(b"", CommitState(force), known, voting_allowed=True, lost=3)
+    assert forgot.votes is votes
+    assert not forgot.remembers(3) or len(known[3].voters) == 2
+
+
+def test_a_group_that_a_later_roster_brings_knows_of_the_loss() -> None:
+    made = durable()
+    made.apply(VoteLost(group=GROUP, roster=4))
+    made.seated({}, {GROUP: consensus_state(), "blue": consensus_state()})
+    assert [made.consensus_states[group].lost for group in (GROUP, "blue")] == [4, 4]
+    assert not made.consensus_states["blue"].voting_allowed
