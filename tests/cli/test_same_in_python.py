@@ -12,6 +12,7 @@ from PIL import Image
 
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError
+from fedpeer.config.settings import SimulationSettings
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
 from fedpeer.sims.results import Results
@@ -90,3 +91,12 @@ def test_a_mistake_in_an_argument_has_its_name(fedpeer: Fedpeer) -> None:
     with pytest.raises(ConfigError) as caught:
         api.simulate("csv:clinic.csv,lable=outcome", "mpl", federation={"learning": {"rounds": 0}})
     assert {problem.path for problem in caught.value.problems} == {("data",), ("network",), ("learning", "rounds")}
+
+
+@pytest.mark.slow
+def test_a_data_set_is_laid_over_typed_settings_and_checked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = {"simulation": SimulationSettings(peers=3), "learning": {"rounds": 1}}
+    assert _settings(RunFolder(api.simulate("digits", federation=typed).folder))["simulation"]["peers"] == 3
+    with pytest.raises(ConfigError, match="nothing after the colon"):
+        api.simulate("csv:", federation=typed)

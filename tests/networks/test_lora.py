@@ -209,3 +209,12 @@ def test_parameters_are_frozen_by_name_by_module_and_by_pattern() -> None:
         freeze(module, ["nope"])
     with pytest.raises(NetworkError, match=r'no parameter is named "2.weigth"; did you mean "2.weight"\?'):
         freeze(module, ["2.weigth"])
+
+
+def test_weights_that_are_computed_anew_are_not_taken_for_one_another() -> None:
+    """A parametrization makes another tensor at each look, which may lie where the one before lay."""
+    module = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
+    for layer in module:
+        nn.utils.parametrizations.weight_norm(layer)
+    adapted = adapt(module, ["*"], 2, 1.0)
+    assert [type(layer) for layer in adapted] == [Adapted] * 8

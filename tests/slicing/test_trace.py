@@ -296,6 +296,23 @@ def test_writing_what_cannot_be_followed_marks_the_parameter() -> None:
     assert reasons == {"scale": "a parameter is masked by values that are computed from neurons"}
 
 
+def test_numbers_of_a_parameter_that_data_choose_mark_it() -> None:
+    """What the traced example chooses says nothing about other examples."""
+
+    class Chosen(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.scale = nn.Linear(4, 6), nn.Parameter(torch.ones(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            h: Tensor = self.body(x)
+            return h * self.scale[h[0] > -9.0].sum()
+
+    network = trace(Chosen(), torch.ones(2, 4))
+    reasons = {tensor.name: tensor.unsliceable for tensor in network.tensors if tensor.unsliceable}
+    assert reasons == {"scale": "a parameter is masked by values that are computed from neurons"}
+
+
 def test_an_example_of_the_wrong_shape_is_the_users_mistake() -> None:
     with pytest.raises(SlicingError, match=r"does not accept an example.*at 0"):
         trace(nn.Sequential(nn.Linear(3, 4)), torch.zeros(2, 5))
