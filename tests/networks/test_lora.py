@@ -217,4 +217,4 @@ def test_weights_that_are_computed_anew_are_not_taken_for_one_another() -> None:
     for layer in module:
         nn.utils.parametrizations.weight_norm(layer)
     adapted = adapt(module, ["*"], 2, 1.0)
-    assert [type(layer) for layer in adapted] == [Adapted] * 8
+    assert [type(layer) for layer in adapted.children()] == [Adapted] * 8
