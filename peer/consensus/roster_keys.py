@@ -38,6 +38,10 @@ class RosterKeys:
 
         return verify
 
+    def known(self, number: int) -> bool:
+        """Return whether the roster of this number is known with its keys."""
+        return self._roster(number) is not None
+
     def is_certain(self, author: str, number: int) -> bool:
         """Return whether the author's key under this roster is known beyond doubt: the roster itself names it."""
         roster = self._roster(number)

@@ -29,7 +29,7 @@ from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.retries import RetryTimer
 from fedpeer.peer.consensus.roster_keys import RosterKeys, VerifyBy
 from fedpeer.peer.consensus.round_commit import RoundCommit
-from fedpeer.peer.consensus.voting import allow_voting, forgotten_promise, signers, unproven_vote
+from fedpeer.peer.consensus.voting import allow_voting, forgotten_promise, may_hold, unproven_vote
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate, commit_state_changed
 from fedpeer.peer.state.entries import ModelStored, TermChanged
@@ -227,10 +227,8 @@ class RoundConsensus:
         if isinstance(message, Heartbeat | ShortHeartbeat | HeartbeatReply) and not self.state.peer_groups.groups:
             self.state.others[peer].seen_in(message.progress.applied + 1, self.state.now)
         outs = self.round_commit.received(peer, message)
-        number, authors = signers(message)
-        if not all(self._keys.is_certain(author, number) for author in authors):
-            # A peer signed it that this roster puts out. Without its key that proves nothing, and the sender is not to
-            # blame. The next round, and the next coordinator, do without that signature.
+        if any(map(unproven_vote, outs)) and may_hold(self, self._keys, message):
+            # Its sender is not to blame. The next round, and the next coordinator, do without that signature.
             outs = [replace(out, code="round_gap") if unproven_vote(out) else out for out in outs]
         self._do(outs)
 

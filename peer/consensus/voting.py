@@ -8,7 +8,9 @@ knows that, by its store or by its own signature that another peer shows it (`re
 gives up its vote: it follows, trains and applies, but neither votes nor stands nor accepts until a later roster is in
 force than any under which it may have promised something. More than half of the other voters know the newest of these,
 so it asks for their rosters first. Where no majority is possible without this peer (one or two voters), the other voter
-takes part in each and remembers; so this peer votes again once the two have met.
+takes part in each and remembers; so this peer votes again once the two have met. A voter that states a later roster
+shows it in answer to each Hello of this peer; one that does not show it for two minutes lies, and is not asked. Else
+one liar of three voters could keep another one from ever voting again.
 
 A peer that starts on an empty disk waits until more than half of the other voters have met this process. An earlier
 process had met more than half of them before it promised anything, so at least one of them knows of it. Voters to whom
@@ -18,8 +20,10 @@ liar of three voters could keep the other two from starting.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Protocol, TypeGuard
 
+from fedpeer.peer.consensus.roster_keys import RosterKeys
 from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, voter_set_known
@@ -33,13 +37,18 @@ from fedpeer.peer.wire.consensus_messages import (
     LeaderCertificate,
     Message,
     Out,
+    Signatures,
     VoterSet,
     acceptance_text,
+    acceptances_hold,
     vote_text,
 )
 from fedpeer.peer.wire.messages import RosterNews
 from fedpeer.peer.wire.roster import Roster, RosterError, from_bytes, to_bytes
 from fedpeer.rejection import Rejection
+
+#: Ticks within which a peer that states a later roster shows it: time for a dozen Hellos, of which one is enough.
+_SHOWN_TICKS = 4800
 
 
 class VotingIn(Protocol):
@@ -57,19 +66,40 @@ class VotingIn(Protocol):
     def round_commit(self) -> RoundCommit: ...
 
 
-def signers(message: Message) -> tuple[int, frozenset[str]]:
-    """Return the peers whose signatures a message carries, and the number of the roster under which they signed."""
+def signed(message: Message) -> tuple[int, Signatures]:
+    """Return the signatures of others that a message carries, and the number of the roster under which they signed."""
     match message:
         case Heartbeat(leader_certificate):
-            return leader_certificate.roster, frozenset(author for author, _ in leader_certificate.votes)
+            return leader_certificate.roster, leader_certificate.votes
         case Commit(certificate):
-            return certificate.proposal.roster, frozenset(author for author, _ in certificate.acceptances)
-    return 0, frozenset()
+            return certificate.proposal.roster, certificate.acceptances
+    return 0, ()
 
 
 def unproven_vote(out: Out) -> TypeGuard[Rejection]:
     """Return whether this output rejects a signature."""
     return isinstance(out, Rejection) and out.code == "bad_signature"
+
+
+def may_hold(consensus: VotingIn, keys: RosterKeys, message: Message) -> bool:
+    """Return whether what a message proves may be true, though a signature in it does not fit a key known here.
+
+    A round is accepted by voters that its roster puts out, too, and the earlier roster that names their keys may not be
+    known here. All others of its voters have to be a majority of its roster, with signatures that fit; otherwise its
+    sender could name anyone beside them, and nothing would be wrong. What is signed under a roster of which only the
+    number is known here, as in states of early releases, proves nothing either way.
+    """
+    number, signatures = signed(message)
+    if not keys.known(number):
+        return bool(signatures)
+    if not isinstance(message, Commit):
+        return False
+    certain = tuple(each for each in signatures if keys.is_certain(each[0], number))
+    election, rest = consensus.round_commit.election, replace(message.certificate, acceptances=certain)
+    named = election.known.get(number)
+    if len(certain) == len(signatures) or named is None or not named.carried(author for author, _ in certain):
+        return False
+    return acceptances_hold(election.scope, rest, keys.verify_under)
 
 
 def learn_roster(consensus: VotingIn, roster: Roster) -> None:
@@ -143,9 +173,17 @@ def _knows_enough(state: NodeState, voter_set: VoterSet, number: int | None) -> 
     None: whatever rosters they know.
     """
     others = voter_set.voters - {state.me}
-    heard = [state.others[peer] for peer in others if peer in state.others and state.others.listens(peer)]
+    heard = [
+        state.others[p] for p in others if p in state.others and state.others.listens(p) and not _makes_up(state, p)
+    ]
     known = [each for each in heard if each.met and each.knows_us and (number is None or each.roster <= number)]
     return not others or 2 * len(known) > len(heard) > 0
+
+
+def _makes_up(state: NodeState, peer: str) -> bool:
+    """Return whether a peer has stated a later roster than ours for so long, and not shown it, that there is none."""
+    since = state.others[peer].later_since
+    return since is not None and state.now - max(since, state.enrolled_at or 0) >= _SHOWN_TICKS
 
 
 def forgotten_promise(consensus: VotingIn, message: Message) -> int | None:

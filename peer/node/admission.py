@@ -64,6 +64,10 @@ def note_roster(state: NodeState, peer: str, incarnation: int, hello: Hello) -> 
     """
     other, went_over = state.others[peer], (hello.roster, incarnation)
     other.roster = hello.roster
+    if hello.roster <= state.peer_groups.roster.number:
+        other.later_since = None
+    elif other.later_since is None:
+        other.later_since = state.now
     if other.made_before[0] == went_over:
         return
     taken = {group: holding.into.get(peer, Incoming()).taken for group, holding in state.durable.groups.items()}

@@ -45,6 +45,8 @@ def _changed(state: NodeState, change: MemberChange) -> None:
     if statement is not None and statement.advert is not None:
         other.begun = statement.advert.begun
     other.buried_at = state.now if change.after == "dead" else None
+    if change.after == "dead":
+        other.away_since = state.ran
     if change.after == "alive" and (not other.met or state.unlike(change.peer)):
         other.greet_soon(state.now)
     state.others.changed()

@@ -456,7 +456,7 @@ class Node:
         adopt_roster(state, roster)
         for peer in state.peer_groups.peers:
             if peer != state.me:
-                state.others.setdefault(peer, Neighbor())
+                state.others.setdefault(peer, Neighbor(away_since=state.ran))
         self._update_consensus_groups()
         for consensus in self.consensus_by_group.values():
             voting.learn_roster(consensus, roster)

@@ -12,8 +12,9 @@ states such a number and gives no shares, a peer goes on slowly (`on_ones_word`)
 **No peer stays behind.** A peer that finds a third of the others in a later round, and at least two (or the only other
 one), counts its training for the round after that (`furthest`). So many are required because a liar might state
 anything, and so might two of eight: a peer that followed them would be alone in a round far ahead. All others count,
-also those that are away (`_reached`), or a liar would be followed by a peer that meets nobody else. Where exchanges are
-few and the graph is wide, distant peers may be ahead although nobody is behind (`leads_of`); but all of a peer's
+also those that are away (`_reached`), or a liar would be followed by a peer that meets nobody else; but for those that
+were away for ten minutes, while two are there, for they may never come back. Where exchanges are few and the graph is
+wide, distant peers may be ahead although nobody is behind (`leads_of`); but all of a peer's
 neighbors in a later round have gone on without it (`left_behind`).
 
 Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
@@ -46,6 +47,9 @@ _ONE_WAY_ROUNDS = 2
 _FOLLOWED_PARTS, _FOLLOWED_MIN = 3, 2
 #: With so many others no liar is tolerated (one of four is), and one that is there is believed while the other is away.
 _BELIEVED_OTHERS = 2
+#: Ticks of running time after which peers that are away count no longer: ten minutes, twice the longest cut that is
+#: promised to do no harm. If most peers never come back, whoever is started again is in step with the others then.
+AWAY_TICKS = 24_000
 
 
 def may_begin(state: NodeState, round: int) -> bool:
@@ -110,13 +114,22 @@ def _reached(state: NodeState) -> dict[str, int]:
     """Return the last known rounds of the others that count.
 
     Those that are away or were not met yet count, too: else one that lies would be followed by a peer that meets nobody
-    else. Where there are one or two others, the one that is there is believed.
+    else. Those that were away for `AWAY_TICKS` count only while fewer than two others are left without them. Where
+    there are one or two others in all, the one that is there is believed.
     """
     peers = state.peer_groups.share_peers if state.in_rounds else state.others.keys()
     counted = [peer for peer in peers & state.others.keys() if state.membership.status(peer) != "left"]
     if len(counted) <= _BELIEVED_OTHERS:
         counted = [peer for peer in counted if state.others[peer].met and state.others.present(peer)]
+    else:
+        lately = [peer for peer in counted if not _long_away(state, peer)]
+        counted = lately if len(lately) >= _FOLLOWED_MIN else counted
     return {peer: state.others.round_of(peer) for peer in counted}
+
+
+def _long_away(state: NodeState, peer: str) -> bool:
+    """Return whether membership has not taken this peer for running for so long that it may never come back."""
+    return not state.others.present(peer) and state.ran - state.others[peer].away_since >= AWAY_TICKS
 
 
 def left_behind(state: NodeState) -> bool:

@@ -37,7 +37,8 @@ class Neighbor:
                           gave them
     untold                groups for whose such weight, from its earlier incarnations, our last Hello to it had no room
     begun                 it has begun to learn
-    roster                number of the roster it goes by
+    roster                number of the roster it goes by; `later_since`: tick since which it states one that is later
+                          than ours
     made_before           (roster, incarnation) that it stated, and by group the number of the last transfer that it may
                           have made under an earlier roster
     hello_at, hello_wait  tick of the next Hello to it, and ticks until the one after that
@@ -45,6 +46,7 @@ class Neighbor:
     contract              text of the last contract that arrived from it, if it is another than ours
     differs               digest of its contract whose differences from ours were already reported
     buried_at             tick at which it was thought dead; None: it is not, or that is long ago
+    away_since            tick of running time at which it was thought dead last, or this process began
     """
 
     version: int = NEWEST
@@ -67,6 +69,7 @@ class Neighbor:
     untold: Set[str] = frozenset()
     begun: bool = False
     roster: int = 0
+    later_since: int | None = None
     made_before: tuple[tuple[int, int], dict[str, int]] = field(default_factory=lambda: ((0, 0), {}))
     hello_at: int = 0
     hello_wait: int = HELLO_MIN
@@ -74,6 +77,7 @@ class Neighbor:
     contract: bytes = b""
     differs: bytes = b""
     buried_at: int | None = None
+    away_since: int = 0
 
     def spoke(self, version: int) -> bool:
         """Note the version of a frame from it (0: not known); return whether it is now addressed in a newer one."""

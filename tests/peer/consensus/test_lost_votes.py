@@ -311,6 +311,32 @@ def test_the_vote_is_lost_for_the_newest_roster_that_others_know() -> None:
     assert state_of(node).votes
 
 
+def test_a_later_roster_that_a_voter_states_and_never_shows_keeps_nobody_from_voting() -> None:
+    """It would show it in answer to a Hello. By the word of one liar of three voters another would never vote again."""
+    node = started()
+    node.state.lose_vote()
+    introduced(node, OTHER)
+    introduced(node, THIRD, roster=9)
+    node.state.others[THIRD].later_since = 2
+    node.step(Tick(4000))
+    assert not state_of(node).voting_allowed
+    node.step(Tick(4803))
+    assert state_of(node).voting_allowed
+
+
+def test_it_has_time_to_show_it_again_once_another_roster_was_adopted() -> None:
+    node = started()
+    node.state.lose_vote()
+    introduced(node, OTHER)
+    introduced(node, THIRD, roster=9)
+    node.state.others[THIRD].later_since = 2
+    node.state.enrolled_at = 1000
+    node.step(Tick(4803))
+    assert not state_of(node).voting_allowed
+    node.step(Tick(5803))
+    assert state_of(node).voting_allowed
+
+
 def test_a_second_loss_costs_the_vote_that_came_back() -> None:
     node = started()
     node.state.write(VotingAllowed(group=EVERYONE, lost=1))

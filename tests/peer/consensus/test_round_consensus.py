@@ -50,6 +50,7 @@ from fedpeer.peer.wire.consensus_messages import (
     ShortHeartbeat,
     VoteReply,
     VoteRequest,
+    acceptance_text,
 )
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
@@ -312,19 +313,37 @@ def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     assert consensus_cluster.seen.contents[round + 1] != before[round]
 
 
-@pytest.mark.parametrize(("signer", "code"), [("peer9", "round_gap"), ("peer3", "bad_signature")])
+@pytest.mark.parametrize(
+    ("signers", "code"),
+    [
+        ("01x", "round_gap"),
+        ("0!x", "bad_signature"),
+        ("0!", "bad_signature"),
+        ("0x", "bad_signature"),
+    ],
+    ids=["beside a majority", "beside a forgery", "a forgery", "instead of a majority"],
+)
 def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(
-    cluster: ServerCluster, signer: str, code: str
+    cluster: ServerCluster, signers: str, code: str
 ) -> None:
-    """A revoked peer's key is no longer known; a wrong signature under a known key is a forgery."""
+    """A revoked peer's key (x) may be unknown. A wrong signature under a known key (!) is a forgery, whoever is named
+    beside it; so is a round without a majority of those whose keys are known.
+    """
     node = leader_of(cluster)
-    sender = next(peer for peer in cluster.made.peers if peer != node.state.me)
+    others = [peer for peer in cluster.made.peers if peer != node.state.me]
+    scope = node.consensus_by_group[EVERYONE].round_commit.election.scope
     applied = node.durable.consensus_states[EVERYONE].holding.applied
     assert applied is not None
-    signed = (*(each for each in applied.acceptances if each[0] != signer), ("peer1", bytes(64)), (signer, bytes(64)))
-    signed = tuple(dict(signed).items())
     proposal = replace(applied.proposal, round=applied.proposal.round + 1)
-    effects = told(node, sender, ConsensusMessage(group=EVERYONE, message=Commit(Certificate(proposal, signed))))
+
+    def acceptance(signer: str) -> tuple[str, bytes]:
+        if not signer.isdigit():
+            return {"x": "peer9", "!": others[1]}[signer], bytes(64)
+        who = others[int(signer)]
+        return who, cluster.node(who).state.sign(acceptance_text(scope, who, proposal))
+
+    message = Commit(Certificate(proposal, tuple(map(acceptance, signers))))
+    effects = told(node, others[0], ConsensusMessage(group=EVERYONE, message=message))
     assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == [code]
 
 

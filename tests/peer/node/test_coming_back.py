@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
 
-from fedpeer.peer.node import rounds
+from fedpeer.peer.node import rounds, skew
 from fedpeer.peer.node.skew import furthest, left_behind
 from fedpeer.peer.state.neighbors import Neighbors
-from fedpeer.sims.network.faults import Faults
+from fedpeer.sims.network.faults import Act, Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults import isolation
+from tests.faults.liars import liars_ahead
 from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
 from tests.faults.scenarios import CALM
 
@@ -143,3 +145,33 @@ def test_who_waits_for_nobody_goes_on_averaging_when_half_of_its_neighbors_are_g
     cluster.run(since + 100.0)
     gave = {(row[4], row[2]) for row in simulator.rows if row[0] > since and row[1] == "heard" and row[3] == "Transfer"}
     assert gave == {(one, other) for one in left for other in left if one != other}
+
+
+@pytest.mark.slow
+def test_who_comes_back_to_two_of_nine_is_in_step_with_them_once_the_others_count_no_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Six peers never come back, and two others alone might be liars: so they are followed late, but not never."""
+    monkeypatch.setattr(skew, "AWAY_TICKS", 2400)
+    made = world(9, gossip__topology="complete", gossip__gather=2.0, gossip__exchanges=1)
+    lost, survivors, begin, back = made.peers[:6], made.peers[6:], 200.0, 800.0
+    acts = tuple(Act(begin, "kill", peer, math.inf) for peer in lost)
+    acts += (Act(begin, "kill", survivors[0], back - begin),)
+    faults = Faults(links=LinkRules(delay=0.2, jitter=0.3), acts=acts)
+    cluster = PeerCluster(made, faults, forgetful=True, look_every=20.0)
+    cluster.simulator.start()
+
+    def behind() -> int:
+        rounds = [cluster.node(peer).durable.round for peer in survivors]
+        return max(rounds) - min(rounds)
+
+    cluster.run(back + 2000.0)
+    assert behind() > 10, "two of eight others may lie"
+    assert cluster.run(back + 3000.0, lambda: behind() <= 1), cluster.phases()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [2, 5])
+def test_one_liar_is_not_followed_however_long_the_others_are_away(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(skew, "AWAY_TICKS", 100)
+    liars_ahead(seed)

@@ -163,7 +163,7 @@ def proposed(round: int, term: int = 0) -> Callable[[RoundBob, int], ConsensusMe
 FOLLOWING: dict[str, Case] = {
     # Without a vote of bob's, which would show him that he had forgotten it.
     "R04": received("double_vote", lambda bob, term: bob.lead("dan", term, "cas", "dan", "eve"), "dan", times=2),
-    "R09-votes-of-a-stranger": received("round_gap", lambda bob, term: _by_a_stranger(bob, term + 1), "cas"),
+    "R09-with-a-stranger": received("round_gap", lambda bob, term: _beside_a_stranger(bob, term, *OTHERS)),
     "R05-lead": received("two_coordinators", lambda bob, term: bob.lead("cas", term, "cas", "dan", "eve"), "cas"),
     "R05-propose": received("two_coordinators", proposed(2), "cas"),
     "R06-lead": received("stale_term", lambda bob, term: bob.lead("cas", term - 1, *OTHERS), "cas"),
@@ -190,6 +190,8 @@ FOLLOWING: dict[str, Case] = {
         "digest_mismatch", lambda bob: ModelReply(group=EVERYONE, digest=NOBODYS, content=bob.model(0))
     ),
     "R15": at_the_door("bad_task_matrix", lambda bob: _model(bob, 2 * FAR)),
+    "E07-vote-of-a-stranger": received("bad_signature", lambda bob, term: _by_a_stranger(bob, term + 1), "cas"),
+    "E07-with-a-stranger": received("bad_signature", lambda bob, term: _beside_a_stranger(bob, term, *OTHERS[:1])),
     "E07-mandate": received("bad_signature", lambda bob, term: bob.lead("cas", term + 1, *OTHERS, signed=term), "cas"),
     "E07-decree": received(
         "bad_signature",
@@ -209,10 +211,24 @@ def _founded(bob: RoundBob) -> int:
 def _by_a_stranger(bob: RoundBob, term: int) -> ConsensusMessage:
     """Return the heartbeat of cas with a vote of a peer that the authority certified and that is in no roster.
 
-    The vote does not count, and may belong to a roster that bob has not received.
+    A candidate is elected by voters of its roster, and bob knows that roster.
     """
-    bob.keys = {**bob.keys, "fay": bob.people.identity("fay", admitted=False)}
+    _met_fay(bob)
     return bob.lead("cas", term, "cas", "eve", "fay")
+
+
+def _beside_a_stranger(bob: RoundBob, term: int, *voters: str) -> ConsensusMessage:
+    """Return the commit of a round by these voters and a peer that is in no roster that bob has received.
+
+    A voter that the round's roster puts out has accepted it, too. Beside a majority it proves nothing.
+    """
+    _met_fay(bob)
+    return bob.commit(bob.proposal(term, 2, NOBODYS), voters=[*voters, "fay"])
+
+
+def _met_fay(bob: RoundBob) -> None:
+    if "fay" not in bob.keys:
+        bob.keys = {**bob.keys, "fay": bob.people.identity("fay", admitted=False)}
 
 
 def _again(bob: RoundBob, term: int) -> ConsensusMessage:
