@@ -205,6 +205,11 @@ def test_lookup_names_the_nearest_choice_or_all() -> None:
     assert nearest_name("rnig", ["ring", "star"]) == 'did you mean "ring"?'
 
 
+@pytest.mark.parametrize(("name", "meant"), [("RING", "ring"), ("Sgd", "SGD"), ("adamw", "AdamW")])
+def test_a_name_in_other_capitals_is_near(name: str, meant: str) -> None:
+    assert nearest_name(name, ["ring", "SGD", "AdamW"]) == f'did you mean "{meant}"?'
+
+
 @pytest.mark.parametrize(
     ("text", "meaning"),
     [
