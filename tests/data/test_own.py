@@ -478,7 +478,11 @@ WHOLE = Dataset(
         ),
         ({"task": "multi-label", "y": np.zeros((4, 3), np.float32)}, "classes: there are 2 names, and 3 labels in y"),
         ({"user_N": np.array([0, 1])}, "user_N: its shape is (2,), but x has 4 examples; it must be (4,)"),
-        ({"user_N": np.array([0, 1, 2, 1])}, "user_N: numbers from 0 to 2 are not those of 0 names, from 0 on"),
+        ({"user_N": np.array([0, 1, -2, 1])}, "user_N: numbers from -2 to 1 are not from 0 on"),
+        (
+            {"user_N": np.array([0, 2, 0, 2]), "user_names": ("a", "b")},
+            "from 0 to 2 are not those of 2 names, from 0 on",
+        ),
         ({"user_N": np.zeros(4), "user_names": ("a",)}, "user_N: it holds float64; convert it"),
         ({"user_N": np.array([0, 1, 2, -1]), "user_names": ("a", "b", "c")}, "from -1 to 2 are not those of 3 names"),
         ({"test_N": np.array([True])}, "test_N: its shape is (1,), but x has 4 examples; it must be (4,)"),
@@ -502,6 +506,23 @@ def test_a_data_set_that_fits_is_taken_as_it_is() -> None:
     labels = replace(WHOLE, y=np.eye(4, 2, dtype=np.float32), task="multi-label")
     for each in (WHOLE, images, sequences, tokens, numbers, labels):
         assert of_objects(each) is each
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
+@pytest.mark.parametrize("what", ["user", "subclass"])
+def test_whose_an_example_is_may_be_of_any_type_of_whole_numbers(what: str, kind: Any) -> None:
+    numbers: dict[str, Any] = {f"{what}_N": np.array([1, 0, 1, 1], kind), f"{what}_names": ("north", "south")}
+    found = of_objects(replace(WHOLE, **numbers))
+    assert getattr(found, f"{what}_N").dtype == np.int64
+    assert getattr(found, f"{what}_N").tolist() == [1, 0, 1, 1]
+    assert getattr(found, f"{what}_names") == ("north", "south")
+
+
+def test_without_names_users_are_named_by_their_numbers() -> None:
+    found = of_objects(replace(WHOLE, user_N=np.array([700, 10, 9, 700], np.int32)))
+    assert found.user_N is not None
+    assert [found.user_names[number] for number in found.user_N] == ["700", "10", "9", "700"]
+    assert found.user_names == ("9", "10", "700")
 
 
 def test_sequences_are_features_with_a_further_dimension(tmp_path: Path) -> None:
