@@ -62,7 +62,7 @@ def _plain(value: Any) -> str:
 
 def _quoted(text: str, mark: str) -> str:
     doubled = text.replace('"', '""')
-    return f'"{doubled}"' if mark in text or '"' in text or text != text.strip() else text
+    return f'"{doubled}"' if not text or mark in text or '"' in text or text != text.strip() else text
 
 
 def _unquoted(text: str) -> str:

@@ -227,6 +227,18 @@ def test_a_text_without_an_annotation_stands_for_what_it_looks_like(text: object
     assert (found, type(found)) == (meaning, type(meaning))
 
 
+@pytest.mark.parametrize(
+    "choice",
+    [parse_choice('csv:a.csv,drop=""'), Choice("csv", "a.csv", {"drop": [""]}), parse_choice('csv:a.csv,drop=""+id')],
+)
+def test_a_column_without_a_name_is_found_again_in_the_text_of_a_choice(choice: Choice) -> None:
+    def csv(*, path: str, drop: tuple[str, ...]) -> None: ...
+
+    again = parse_choice(str(choice))
+    assert bind_settings(again, csv) == bind_settings(choice, csv)
+    assert bind_settings(again, csv)["drop"][0] == ""
+
+
 def test_each_item_may_be_quoted() -> None:
     """The first and the last quote are of two items, and not of one value."""
 
