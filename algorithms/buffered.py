@@ -65,8 +65,8 @@ class Buffered(Wrapper):
         moved = {}
         for name in self.moved:
             was, came = _wide(now[name]).expand_as(sent[name]), _wide(sent[name])
-            between = torch.lerp(was, came, weight_K1).to(sent[name].dtype)
-            moved[name] = self._averaged_only(between, was + came * weight_K1)
+            fresh = self._averaged_only(came, was + came)  # where the update would lead if it were of this round
+            moved[name] = torch.lerp(was, fresh, weight_K1).to(sent[name].dtype)
         return rebuilt(updates, {**sent, **moved})
 
     def _averaged_only(self, statistics: Tensor, others: Tensor) -> Tensor:

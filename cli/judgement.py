@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from rich.box import SIMPLE_HEAD
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -21,8 +22,8 @@ from fedpeer.config.registries import metric_problems
 from fedpeer.data.own.code import imported
 from fedpeer.learning.models import Model
 
-#: Most classes whose confusion is printed, since more do not fit into a terminal; most that have a line each.
-_CONFUSED_MAX, _LISTED_MAX = 16, 100
+#: Most classes that have a line each; fewest columns for a class's name beside its confusions.
+_LISTED_MAX, _NAME_MIN = 100, 12
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,8 +54,8 @@ class Judgement:
             found["confusion"] = self.confusion.tolist()
         return found
 
-    def shown(self) -> Iterator[Table | str]:
-        """Yield what a person reads."""
+    def shown(self, width: int = 80) -> Iterator[Table | str]:
+        """Yield what a person reads on a terminal of `width` columns."""
         if self.metrics:
             yield ", ".join(
                 f"{name} {value:.4g}" if math.isfinite(value) else f"{name} not defined here"
@@ -64,8 +65,8 @@ class Judgement:
             yield f"precision and recall of each of the {len(self.classes):,}: --json"
         elif self.classes:
             yield self._each_class()
-        if 0 < len(self.confusion) <= _CONFUSED_MAX:
-            yield self._confused()
+        if len(self.confusion):
+            yield self._confused(width)
 
     def _each_class(self) -> Table:
         table = _table("class", "precision", "recall", "F1", "examples")
@@ -73,18 +74,34 @@ class Judgement:
             table.add_row(Text(name), f"{precision:.3f}", f"{recall:.3f}", f"{f1:.3f}", f"{examples:.0f}")
         return table
 
-    def _confused(self) -> Table:
-        table = _table("class, and the answers", *self.classes)
-        for name, row in zip(self.classes, self.confusion, strict=True):
-            table.add_row(Text(name), *(str(count or "·") for count in row))
-        return table
+    def _confused(self, width: int) -> Table | str:
+        """Return the table of confusions, headed by the names of the classes or, where these are too wide, numbers."""
+        numbers = [str(number) for number, _ in enumerate(self.classes, start=1)]
+        numbered = [f"{number} {name}" for number, name in zip(numbers, self.classes, strict=True)]
+        ways = ((self.classes, self.classes), (numbered, numbers))
+        for names, headings in ways if 3 * len(numbers) < width else ():  # a column has a digit and two blanks
+            table = _table("class, and the answers", *headings)
+            for name, row in zip(names, self.confusion, strict=True):
+                table.add_row(Text(name), *(str(count or "·") for count in row))
+            if _fits(table, width):
+                return table
+        return f"confusion of the {len(numbers):,} classes, which is wider than this terminal: --json"
+
+
+def _fits(table: Table, width: int) -> bool:
+    """Return whether a table fits with no number cut; give its first column what the others leave."""
+    first = table.columns[0]
+    first.max_width = _NAME_MIN
+    least = Console(width=10_000).measure(table).maximum
+    first.max_width = _NAME_MIN + width - least
+    return least <= width
 
 
 def _table(first: str, *others: str) -> Table:
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column(first)
     for other in others:
-        table.add_column(Text(other), justify="right")
+        table.add_column(Text(other), justify="right", no_wrap=True)
     return table
 
 

@@ -29,7 +29,7 @@ def result_table(summary: Mapping[str, Any]) -> Table:
     several = len(summary["seeds"]) > 1
     title = f"{measure} over {summary['peers']} peers" + (f", {len(summary['seeds'])} seeds" if several else "")
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")
     served = any(server_score(result) is not None for result in methods.values())
     for column in [
         "mean",
@@ -70,9 +70,9 @@ def metric_table(summary: Mapping[str, Any]) -> Table | None:
         return None
     title = "further metrics, mean over peers"
     table = Table(title=title, title_justify="left", box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
-    table.add_column("method", no_wrap=True)
+    table.add_column("method", overflow="fold")
     for name in names:
-        table.add_column(Text(name), justify="right")
+        table.add_column(Text(name), justify="right", overflow="fold")
     for method, result in methods.items():
         table.add_row(Text(spoken(method)), *(metric_text(result.get("metrics", {}).get(name)) for name in names))
     return table

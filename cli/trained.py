@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable, Sequence
+import textwrap
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.settings import TABLES
-from fedpeer.data.dataset import ASKED, DataError, Dataset
+from fedpeer.data.dataset import ASKED, DataError, Dataset, Task
 from fedpeer.data.held import held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
@@ -205,12 +206,11 @@ def examples_in(choice: Choice, model: Model) -> Examples:
         ChoiceError, DataError: it cannot be read, or does not fit the model.
     """
     text, card = str(choice), model.card
-    dataset = load_dataset(anchored(_as_trained(choice, card), Path()))
+    dataset = _read_as_trained(choice, card)
     y = _targets_in(dataset, card)
     if y is None:
-        kind = "classes" if card.shape.task == "classification" else "labels"
-        trained_for = f"the {kind} {', '.join(card.classes)}" if card.classes else ASKED[card.shape.task]
-        raise DataError(f"{text}: its targets are not those of the model, which was trained for {trained_for}")
+        found, wanted = _asked(dataset.task, dataset.classes), _asked(card.shape.task, card.classes)
+        raise DataError(f"{text}: its targets are {found}, but the model was trained for {wanted}")
     targets = math.prod(y.shape[1:])
     if targets != card.shape.targets:
         raise DataError(f"{text}: an example has {targets} targets, but the model predicts {card.shape.targets}")
@@ -231,21 +231,66 @@ def examples_in(choice: Choice, model: Model) -> Examples:
     return x, y
 
 
-def _as_trained(choice: Choice, card: Card) -> Choice:
-    """Return the choice of own data, read for the targets that the model was trained for unless it says otherwise.
+def _read_as_trained(choice: Choice, card: Card) -> Dataset:
+    """Load data as the choice says, and where it says nothing as the model was trained.
 
-    So a file with a few rows has the classes of all, and numbers to predict that are whole are no classes.
+    Raises:
+        DataError: it cannot be read; the model's settings are named if it can be without them.
+    """
+    others = _as_trained(choice, card)
+    try:
+        return _read(Choice(choice.name, choice.value, {**others, **choice.settings}))
+    except DataError as problem:
+        if not others or not _readable(choice):
+            raise
+        settings = textwrap.shorten(str(Choice("", None, others)).removeprefix(","), 80, placeholder=" ...")
+        raise DataError(f"{problem}\nThe model was trained with {settings}, so the data are read with it") from None
+
+
+def _readable(choice: Choice) -> bool:
+    try:
+        _read(choice)
+    except DataError:
+        return False
+    return True
+
+
+def _read(choice: Choice) -> Dataset:
+    return load_dataset(anchored(choice, Path()))
+
+
+def _as_trained(choice: Choice, card: Card) -> dict[str, Any]:
+    """Return the settings of own data by which they are read as those that the model was trained on.
+
+    They are those that the choice leaves open. So a file with a few rows has the classes of all, numbers to predict
+    that are whole are no classes, and sequences of features are no images.
     """
     known = inspect.signature(OWN[choice.name]).parameters if choice.name in OWN else {}
-    found: dict[str, Any] = {}
-    if card.shape.task == "classification":
-        found = {"classes": card.classes}
-    elif card.shape.task == "regression":
-        found = {"task": "regression"}
-    elif card.shape.task == "multi-label" and "labels" not in known:
-        found = {"task": "multi-label", "classes": card.classes}
-    settings = {name: value for name, value in found.items() if value and name in known}
-    return Choice(choice.name, choice.value, {**settings, **choice.settings})
+    task = card.shape.task
+    found: dict[str, Any] = {"kind": card.shape.input_kind}
+    if _written_task(choice.settings) in (None, task):
+        if task == "classification":
+            found["classes"] = card.classes
+        elif task == "regression":
+            found["task"] = task
+        elif task == "multi-label" and "labels" not in known:
+            found |= {"task": task, "classes": card.classes}
+    return {name: value for name, value in found.items() if value and name in known and name not in choice.settings}
+
+
+def _written_task(settings: Mapping[str, Any]) -> str | None:
+    """Return the task that the settings of own data say; None: it follows from the data."""
+    if "labels" in settings:
+        return "multi-label"
+    if "task" in settings:
+        return str(settings["task"])
+    return "next-token" if "text" in settings and "label" not in settings else None
+
+
+def _asked(task: Task, classes: Sequence[str]) -> str:
+    """Return in words what is predicted."""
+    kind = "classes" if task == "classification" else "labels"
+    return f"the {kind} {', '.join(classes)}" if classes else ASKED[task]
 
 
 def _targets_in(dataset: Dataset, card: Card) -> NDArray[np.generic] | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,8 +57,8 @@ def update(
     contract = succeeding(_plain(held.text), overlaid(held, after))
     algorithm = str(after.learning.algorithm)
     differing = differences(_plain(held.text), contract)
-    simulated = _differing(*(each.simulation for each in (*written, before, after)))
-    problems = list(_problems(authority, after, differing, simulated))
+    simulated = _simulated([each.simulation for each in written], [each.simulation for each in (before, after)])
+    problems = [*_problems(authority, after, differing), *simulated]
     if problems:
         raise ConfigError(str(new), problems, _NOTHING_SIGNED)
     starts = from_round or _soon(authority, before.learning.rounds)
@@ -97,28 +97,33 @@ def _in_force(authority: Authority, file: Federation) -> HeldContract:
     return HeldContract(0, kept[0].text if kept else began, named(file))
 
 
-def _differing(*simulations: SimulationSettings) -> list[str]:
-    """Return the settings of simulated peers that differ between two files; data are compared by what is there.
+def _simulated(
+    written: Sequence[SimulationSettings], absolute: Sequence[SimulationSettings]
+) -> Iterator[ConfigProblem]:
+    """Yield the settings of simulated peers that differ between two files; data are compared by what is there.
 
     A setting that is written in the same way is the same: the new file takes the place of the one before.
 
     Args:
-        simulations: as the two files write it, and with absolute paths.
+        written: as the two files write it.
+        absolute: with absolute paths.
     """
-    from fedpeer.learning.anchors import by_content
+    from fedpeer.data.dataset import DataError
+    from fedpeer.learning.anchors import same_data
 
-    written, then, *whole = simulations
-    found, wanted = (each.model_copy(update={"dataset": by_content(each.dataset)}) for each in whole)
-    return [
-        name
-        for name in type(written).model_fields
-        if getattr(written, name) != getattr(then, name) and getattr(found, name) != getattr(wanted, name)
-    ]
+    for name in type(absolute[0]).model_fields:
+        if any(getattr(now, name) == getattr(then, name) for now, then in (written, absolute)):
+            continue
+        text = "it describes simulated peers only and is not part of a contract; leave it unchanged"
+        try:
+            if name == "dataset" and same_data(*(each.dataset for each in absolute)):
+                continue
+        except DataError as problem:
+            text = f"{problem}, so nobody knows whether the data are the same; put it there, or leave it unchanged"
+        yield ConfigProblem(("simulation", name), text)
 
 
-def _problems(
-    authority: Authority, after: Federation, differing: list[Difference], simulated: list[str]
-) -> Iterator[ConfigProblem]:
+def _problems(authority: Authority, after: Federation, differing: list[Difference]) -> Iterator[ConfigProblem]:
     """Yield the reasons why this change is impossible."""
     from fedpeer.config.contract import NEW_FEDERATION
     from fedpeer.slicing.models import model_mistakes as wrong_models
@@ -129,9 +134,6 @@ def _problems(
         if not each.changes:
             path = tuple(each.path.split("."))
             yield ConfigProblem(path, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
-    for name in simulated:
-        text = "it describes simulated peers only and is not part of a contract; leave it unchanged"
-        yield ConfigProblem(("simulation", name), text)
     for wrong in wrong_models(after.models(), [entry.id for entry in authority.roster.entries]):
         yield ConfigProblem(("partial_models",), wrong.message)
 

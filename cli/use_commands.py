@@ -154,8 +154,9 @@ def evaluate_command(
     if found.best is not None:
         examples += f"; the model of round {found.best.round}, the best on examples held out for validation"
     print(f"{model.peer}: {measure} {score_text(score, measure)}, loss {loss:.4g}, {examples}")
-    for shown in judged.shown():
-        Console().print(shown, highlight=False, markup=False)
+    console = Console()
+    for shown in judged.shown(console.width):
+        console.print(shown, highlight=False, markup=False)
 
 
 def predict(

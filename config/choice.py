@@ -62,7 +62,7 @@ def _plain(value: Any) -> str:
 
 def _quoted(text: str, mark: str) -> str:
     doubled = text.replace('"', '""')
-    return f'"{doubled}"' if mark in text or '"' in text or text != text.strip() else text
+    return f'"{doubled}"' if not text or mark in text or '"' in text or text != text.strip() else text
 
 
 def _unquoted(text: str) -> str:
@@ -155,9 +155,16 @@ def side_by_side(text: str) -> list[str]:
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
-    """Return `did you mean "x"?` with the nearest known name, or the list of known names if none is near."""
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.6)
-    return f'did you mean "{near[0]}"?' if near else "known: " + ", ".join(sorted(known))
+    """Return `did you mean "x"?` with the nearest known name, or the list of known names if none is near.
+
+    Capitals do not matter.
+
+    >>> nearest_name("CSV", ["csv", "npz"])
+    'did you mean "csv"?'
+    """
+    folded = {each.casefold(): each for each in known}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    return f'did you mean "{folded[near[0]]}"?' if near else "known: " + ", ".join(sorted(known))
 
 
 def lookup(choice: Choice, registry: Mapping[str, _Function], what: str) -> _Function:

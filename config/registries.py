@@ -214,13 +214,11 @@ def _out_of_range(path: Path, choice: Choice) -> ConfigProblem | None:
 def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
     """Return why this choice is invalid at this path; None if it is valid."""
     what, known = registry(path)
-    ending = choice.name.rpartition(".")[2].lower()
-    if path == ("simulation", "dataset") and choice.name not in known and choice.name.lower() in known:
-        text = f'there is no data set "{found_text(choice.name)}"; did you mean "{choice.name.lower()}"?'
-        return ConfigProblem(path, text)
-    if path == ("simulation", "dataset") and choice.name not in known and ending in ("csv", "parquet", "npz"):
-        label = "" if ending == "npz" else ",label=NAME"
-        return ConfigProblem(path, f"a file needs its kind; write {ending}:{found_text(choice.name)}{label}")
+    _, point, ending = choice.name.rpartition(".")
+    kind = ending.lower() if point else ""
+    if path == ("simulation", "dataset") and choice.name not in known and kind in ("csv", "parquet", "npz"):
+        label = "" if kind == "npz" else ",label=NAME"
+        return ConfigProblem(path, f"a file needs its kind; write {kind}:{found_text(choice.name)}{label}")
     try:
         function = lookup(choice, known, what)
         if choice.name == "python":

@@ -57,7 +57,8 @@ class Dataset:
                  pattern, which a training example's x shows in full and a test example's x in part; or (N, T) int64
                  for next-token: the token after each place of x, or NO_TOKEN
     classes      names of the C classes in the order of their numbers, or of the C labels; empty for other tasks
-    user_N       (N,) int64, each example's user as an index into `user_names`; None if unknown
+    user_N       (N,) int64, each example's user as an index into `user_names`; None if unknown. Of a user's own data
+                 whole numbers of any type are taken, and without names the numbers are the names
     subclass_N   (N,) int64 fine labels (CIFAR-100), whose coarse labels are `y`; None for other data sets
     test_N       (N,) bool, the official test part; None if the source has no official split (never for completion)
     vocabulary   number of different tokens that x may have; 0: those that it has

@@ -160,7 +160,7 @@ def _settings(function: Callable[..., Any]) -> str:
 
 
 def _written(value: Any) -> str:
-    return "" if value in (None, ()) else str(Choice("x", value))[2:]
+    return "" if value in (None, (), "") else str(Choice("x", value))[2:]
 
 
 def _cell(text: str) -> str:

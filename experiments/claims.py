@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.experiments.columns import COLUMNS
-from fedpeer.experiments.results import ClaimVerdict, Middle, PaperClaim, Results
+from fedpeer.experiments.results import UNTESTED, ClaimVerdict, Middle, PaperClaim, Results
 from fedpeer.experiments.significance import MeanTest
 
 _Floats = NDArray[np.float64]
@@ -103,13 +103,13 @@ def part_to_come_so_far(
     """Claim that the median cost of reaching a goal is at most (`less`: below) the fraction `most` of the other's.
 
     A cell without the number missed the goal in some run: infinite cost. If the other cell missed it, nothing tells in
-    how many runs, so the claim is favoured, and not beyond noise.
+    how many runs, so the claim is favoured, but cannot be tested.
     """
 
     def check(results: Results) -> ClaimVerdict:
         for each in (label, other):
             if label in results and each in results and COLUMNS[column].values(results[each]) is None:
-                who, p = ("it", None) if each == label else (each, 1.0)
+                who, p = ("it", None) if each == label else (each, UNTESTED)
                 words = f"{who} did not come so far in all runs"
                 return ClaimVerdict(each != label, words, p, len(results[each].seeds))
         mine, theirs = (each.median for each in _middles(results, (label, other), column).values())

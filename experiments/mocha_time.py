@@ -49,8 +49,8 @@ def _sooner(name: str, other: str, network: str, left: int) -> PaperClaim:
     return part_to_come_so_far(text, _at(name, left), _at(other, left), network, less=True)
 
 
-def _slower(name: str, left: int, *, least: float = 0.0, most: float = math.inf) -> PaperClaim:
-    """Claim how many times as long a method takes by 3G as by Wi-Fi, by the medians of its runs."""
+def _by_3g(name: str, left: int, *, least: float = 0.0, most: float = math.inf) -> PaperClaim:
+    """Claim by how much, at least or at most, 3G lengthens a method's time by Wi-Fi, by the medians of its runs."""
     bound = f"at least {least:g} times" if math.isinf(most) else f"at most {most:g} times"
     label = _at(name, left)
 
@@ -105,10 +105,10 @@ TIME = Figure(
                 (_BUDGETS, _COCOA, 10),
             )
         ),
-        _slower(_SDCA, 20, least=1.2),
-        _slower(_SGD, 30, least=1.2),
-        _slower(_MOCHA, 20, most=1.1),
-        _slower(_BUDGETS, 20, most=1.1),
+        _by_3g(_SDCA, 20, least=1.2),
+        _by_3g(_SGD, 30, least=1.2),
+        _by_3g(_MOCHA, 20, most=1.1),
+        _by_3g(_BUDGETS, 20, most=1.1),
     ],
     notes=(
         "W steps alone, hinge loss, lambda 0.01. A whole pass is as many steps as a node has examples, so "

@@ -103,13 +103,17 @@ class Measured:
 Results = Mapping[str, Measured]
 
 
+#: p of a claim that needs a test and cannot have one, since numbers are missing.
+UNTESTED = math.nan
+
+
 @dataclass(frozen=True)
 class ClaimVerdict:
     """Verdict on a claim, before noise is considered.
 
     held    whether the numbers favour it; None: it cannot be checked
     words   by how much
-    p       two-sided p-value of that; None: it has no test
+    p       two-sided p-value of that; None: it needs no test; UNTESTED: it cannot be tested, so is not beyond noise
     runs    number of runs behind it; 0: it is about counts, which are the same in each run
     """
 

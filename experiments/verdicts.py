@@ -2,13 +2,15 @@
 
 A claim holds if the numbers favour it beyond noise: its two-sided test, paired over the runs, is significant at 5 %
 after Holm's correction for all tests of the page. A single run cannot be told from noise, so it is not judged. Numbers
-of bytes are counted, not estimated, and so have no test; nor has whether a goal was reached in all runs.
+of bytes are counted, not estimated, and so have no test; nor has whether a goal was reached in all runs: who reached it
+where another did not is favoured within noise.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeGuard
 
 from fedpeer.experiments.experiment import Cell, Experiment, SizeName
 from fedpeer.experiments.results import ClaimVerdict, PaperClaim, Results
@@ -37,11 +39,15 @@ def judged(
         if set(labels).issuperset(claim.needs) and (size_name == "full" or not claim.printed)
     ]
     verdicts = [_checked(claim, results, outdated) for claim in claims]
-    corrected = iter(holm([verdict.p for verdict in verdicts if verdict.p is not None]))
+    corrected = iter(holm([verdict.p for verdict in verdicts if _tested(verdict.p)]))
     return [
-        _entry(claim.text, verdict, None if verdict.p is None else next(corrected))
+        _entry(claim.text, verdict, next(corrected) if _tested(verdict.p) else verdict.p)
         for claim, verdict in zip(claims, verdicts, strict=True)
     ]
+
+
+def _tested(p: float | None) -> TypeGuard[float]:
+    return p is not None and not math.isnan(p)
 
 
 def outdated(cells: Sequence[Cell], results: Results) -> list[str]:
@@ -68,12 +74,12 @@ def _checked(claim: PaperClaim, results: Results, outdated: Collection[str]) -> 
 
 def _entry(text: str, verdict: ClaimVerdict, p: float | None) -> dict[str, Any]:
     beyond = p is None or p < ALPHA
-    printed = p is not None and verdict.held and verdict.runs >= PRINTED_FROM
+    printed = _tested(p) and verdict.held and verdict.runs >= PRINTED_FROM
     return {
         "text": text,
         "held": verdict.held and beyond,
         "noise": bool(verdict.held) and not beyond,
-        "tested": p is not None,
+        "tested": _tested(p),
         "words": f"{verdict.words}; p = {p:.2g}" if printed else verdict.words,
     }
 

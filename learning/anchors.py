@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from pathlib import Path
+from typing import Any
 
 from fedpeer.algorithms.start import STARTS
 from fedpeer.config.choice import Choice, ChoiceError, bind_settings
@@ -13,8 +14,12 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.pretrained import PATHS, PRETRAINED, pretrained_network
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
+from fedpeer.data.own.text import tokenizer_files
 from fedpeer.learning.model_folder import folder_digest
 from fedpeer.runs.trackers.registry import TRACKERS
+
+#: The settings of a user's own data that say where files lie.
+_LOCATED = {"path", "tokenizer"}
 
 
 def located(path: str | Path, folder: Path) -> Path:
@@ -89,21 +94,37 @@ def anchored_federation(
     return federation.model_copy(update=found)
 
 
-def by_content(choice: Choice) -> Choice:
-    """Return an anchored choice of a user's own data with a digest of what is there instead of its path.
+def same_data(one: Choice, other: Choice) -> bool:
+    """Return whether two anchored choices of data differ in nothing but where their files lie.
 
-    So the same data are equal wherever they lie. What cannot be read keeps its path.
+    Files are read only where nothing else differs.
+
+    Raises:
+        DataError: one of them cannot be read.
     """
-    if choice.name not in OWN or choice.value is None or not (path := Path(str(choice.value))).exists():
-        return choice
-    files = sorted(each for each in path.rglob("*") if each.is_file()) if path.is_dir() else [path]
-    hashed = hashlib.blake2b(digest_size=16)
+    if one == other or one.name != other.name or one.name not in OWN:
+        return one == other
+    found, wanted = (bind_settings(each, OWN[each.name]) for each in (one, other))
+    if found.keys() != wanted.keys():
+        return False
+    differing = [name for name in found if found[name] != wanted[name]]
+    return {*differing} <= _LOCATED and all(_content(name, found) == _content(name, wanted) for name in differing)
+
+
+def _content(setting: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """Return the files that a setting names, as their places in it and digests."""
+    root = Path(settings[setting])
     try:
-        for file in files:
-            hashed.update(f"{file.relative_to(path).as_posix()} {_file_digest(file)}\n".encode())
-    except OSError:
-        return choice
-    return Choice(choice.name, hashed.hexdigest(), choice.settings)
+        return [(file.relative_to(root).as_posix(), _file_digest(file)) for file in _files_of(setting, root)]
+    except OSError as problem:
+        raise DataError(f"{problem.filename} cannot be read ({problem.strerror})") from None
+
+
+def _files_of(setting: str, root: Path) -> list[Path]:
+    """Return the files of a tokenizer, or of data: one file, or those of a folder with a folder for each class."""
+    if setting == "tokenizer":
+        return tokenizer_files(root)
+    return sorted(root.glob("[!.]*/[!.]*")) if root.is_dir() else [root]
 
 
 def anchored_tracker(choice: Choice, folder: Path) -> Choice:

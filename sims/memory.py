@@ -38,9 +38,8 @@ def engine_of(
         options: further arguments of the engine: workers, folder, replaced, refused, stop, open_executor.
     """
     plan = plan_of(world, method)
-    outer = outer_rules(plan, world.federation)
     return VectorEngine(
-        replace(job_of(world, device) if job is None else job, algorithm=method, outer=outer),
+        method_job(job_of(world, device) if job is None else job, world, method, plan),
         plan,
         averaging_of(plan, world.federation, world.seed),
         workspace_of(world, plan, device if job is None else job.device),
@@ -48,6 +47,11 @@ def engine_of(
         weights_P=start_weights(world),
         **options,
     )
+
+
+def method_job(job: Job, world: World, method: Choice, plan: Plan) -> Job:
+    """Return the world's job for one method; what peers keep for outer steps is a part of their states."""
+    return replace(job, algorithm=method, outer=outer_rules(plan, world.federation))
 
 
 def job_of(world: World, device: str) -> Job:

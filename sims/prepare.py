@@ -25,11 +25,10 @@ from fedpeer.data.own.code import imported
 from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
-from fedpeer.learning.outer import outer_rules
 from fedpeer.learning.wire_forms import form_of
 from fedpeer.runs.trackers.registry import check_installed
 from fedpeer.sims.checks import check_engine, combination_of, hold
-from fedpeer.sims.memory import job_of, workspace_of
+from fedpeer.sims.memory import job_of, method_job, workspace_of
 from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import KeptFiles, Simulation
@@ -80,8 +79,7 @@ def prepare_simulation(
         plan = plans[str(method)]
         pairs = zip(jobs[request.seeds[0]].networks, first.assemblies, strict=True)
         on_cpu = tuple(replace(network, module=assembly.module) for network, assembly in pairs)
-        outer = outer_rules(plan, first.federation)  # what peers keep for outer steps is a part of their states
-        job = replace(jobs[request.seeds[0]], device="cpu", networks=on_cpu, algorithm=method, outer=outer)
+        job = replace(method_job(jobs[request.seeds[0]], first, method, plan), device="cpu", networks=on_cpu)
         drawn = [assembly.drawn for assembly in first.assemblies]
         algorithm, forms = dry_run(job, workspace_of(first, plan, "cpu")(), drawn, plan)
         own = byte_count(forms.client)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import zipfile
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -124,16 +125,15 @@ def of_objects(
         DataError: it is something else, or `from_arrays` finds mistakes.
     """
     if isinstance(made, Dataset):
-        _check_made(made, name)
-        return made
+        return _checked(made, name)
     pair = made if isinstance(made, tuple) else _stacked(name, made)
     if len(pair) != 2:
         raise DataError(f"{name} returned a tuple of {len(pair)}; return (x, y)")
     return from_arrays(name, *pair, source=name, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
 
 
-def _check_made(made: Dataset, name: str) -> None:
-    """Check a Dataset that a user has put together.
+def _checked(made: Dataset, name: str) -> Dataset:
+    """Return a Dataset that a user has put together, with int64 numbers and a name of each user and subclass.
 
     Raises:
         DataError: what does not fit, field by field, all at once.
@@ -159,9 +159,12 @@ def _check_made(made: Dataset, name: str) -> None:
         _finite(x, "x", mistakes)
     if len(y) != len(x):
         mistakes.add("y", f"it has {len(y)} entries, but x has {len(x)}; the numbers must be equal")
-    for field, names in (("user_N", made.user_names), ("subclass_N", made.subclass_names), ("test_N", None)):
-        if (marks := getattr(made, field)) is not None:
-            _check_marks(marks, field, len(x), names, mistakes)
+    named = {**_named(made, "user", mistakes), **_named(made, "subclass", mistakes)}
+    test_N = made.test_N
+    if test_N is not None and _one_each(test_N, "test_N", len(x), mistakes) and test_N.dtype != np.bool_:
+        # 0 and 1 would be the numbers of two examples, where True and False choose from all of them
+        problem = f"it holds {test_N.dtype}; it must be True (for testing) and False: write test_N == 1"
+        mistakes.add("test_N", problem)
     if made.input_kind == "features" and x.ndim == 2 and made.feature_names and len(made.feature_names) != x.shape[1]:
         mistakes.add(
             "feature_names", f"there are {len(made.feature_names)}, but x has {x.shape[1]} features; name each"
@@ -179,22 +182,34 @@ def _check_made(made: Dataset, name: str) -> None:
     if made.task not in ("classification", "multi-label") and made.classes:
         mistakes.add("classes", f"there are classes, but task={made.task} has none; leave them out")
     mistakes.stop_if_any()
+    return replace(made, **named) if named else made
 
 
-def _check_marks(
-    marks: NDArray[np.generic], field: str, count: int, names: Sequence[str] | None, mistakes: FileMistakes
-) -> None:
-    """Check what a data set says of each example: whether it is for testing, or (with names) the number of a name."""
+def _named(made: Dataset, what: str, mistakes: FileMistakes) -> dict[str, Any]:
+    """Return the fields of each example's user or subclass that change: numbers as int64, and names where none are.
+
+    Without names, the numbers themselves are the names.
+    """
+    field = f"{what}_N"
+    number_N, names = getattr(made, field), getattr(made, f"{what}_names")
+    if number_N is None or not _one_each(number_N, field, len(made.x), mistakes):
+        return {}
+    if number_N.dtype.kind not in "iu":
+        mistakes.add(field, f"it holds {number_N.dtype}; convert it with {field}.astype(numpy.int64)")
+    elif np.any(number_N < 0) or (names and np.any(number_N >= len(names))):
+        known = f"those of {len(names)} names, " if names else ""
+        mistakes.add(field, f"numbers from {number_N.min()} to {number_N.max()} are not {known}from 0 on")
+    elif not names:
+        found, place_N = np.unique(number_N, return_inverse=True)
+        return {field: place_N.astype(np.int64), f"{what}_names": tuple(map(str, found.tolist()))}
+    return {} if number_N.dtype == np.int64 else {field: number_N.astype(np.int64)}
+
+
+def _one_each(marks: NDArray[np.generic], field: str, count: int, mistakes: FileMistakes) -> bool:
+    """Return whether there is one mark for each example."""
     if marks.shape != (count,):
         mistakes.add(field, f"its shape is {marks.shape}, but x has {count} examples; it must be ({count},)")
-    elif names is None and marks.dtype != np.bool_:
-        # 0 and 1 would be the numbers of two examples, where True and False choose from all of them
-        mistakes.add(field, f"it holds {marks.dtype}; it must be True (for testing) and False: write {field} == 1")
-    elif names is not None and marks.dtype != np.int64:
-        mistakes.add(field, f"it holds {marks.dtype}; convert it with {field}.astype(numpy.int64)")
-    elif names is not None and {*marks.tolist()} - {*range(len(names))}:
-        problem = f"numbers from {marks.min()} to {marks.max()} are not those of {len(names)} names, from 0 on"
-        mistakes.add(field, f"{problem}; name each")
+    return marks.shape == (count,)
 
 
 def _called(function: str) -> Any:

@@ -36,10 +36,10 @@ def column_numbers(
 ) -> NDArray[np.float32]:
     """Return the cells of a column as float32, (N,); a cell that is not a finite number is a mistake at its place."""
     try:
+        if "_" in "".join(cells):  # numpy reads 12_34 as 1234
+            raise ValueError
         value_N = np.array(cells, dtype=np.float64)
     except ValueError:
-        value_N = np.array([_number(cell) for cell in cells])
-    if any("_" in cell for cell in cells):  # numpy reads 12_34 as 1234
         value_N = np.array([_number(cell) for cell in cells])
     with np.errstate(over="ignore"):
         narrow_N = value_N.astype(np.float32)

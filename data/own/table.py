@@ -27,7 +27,7 @@ from fedpeer.data.own.columns import (
     label_marks,
     users,
 )
-from fedpeer.data.own.mistakes import FileMistakes, check_there, nearest_of
+from fedpeer.data.own.mistakes import FileMistakes, check_there, nearest_of, opening
 from fedpeer.data.own.text import text_column, tokens_of
 
 #: Rows converted at once: enough for numpy to be quick, few enough not to hold the text of a big file in memory.
@@ -162,14 +162,12 @@ def csv(
     separator = separator_of(delimiter)
     check_there(path)
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with opening(path), open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv_format.reader(file, delimiter=separator, strict=True)
             try:
                 return _read_csv(reader, separator, wanted, mistakes)
             except csv_format.Error as problem:
                 raise mistakes.stop(f"row {reader.line_num}", f"it cannot be read as CSV ({problem})") from None
-    except OSError as problem:
-        raise mistakes.stop("", f"it cannot be opened ({problem.strerror})") from None
     except UnicodeDecodeError:
         raise _not_text(path, mistakes) from None
 

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 Tokens = NDArray[np.int64]
 
+#: File of a model's folder with its tokenizer.
+_TOKENIZER = "tokenizer.json"
 #: Files of a model's folder that name its special tokens.
 _SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 
@@ -113,8 +115,13 @@ def tokens_of(texts: Sequence[str], column: TextColumn, *, continued: bool) -> T
     return (tokenizer.continued if continued else tokenizer.whole)(texts, column.length)
 
 
+def tokenizer_files(folder: Path) -> list[Path]:
+    """Return the files of a model's folder by which its tokenizer reads text; the first one must be there."""
+    return [folder / _TOKENIZER, *(folder / name for name in _SPECIAL if (folder / name).exists())]
+
+
 def _opened(folder: str) -> Tokenizer:
-    path = Path(folder) / "tokenizer.json"
+    path = Path(folder) / _TOKENIZER
     try:
         from tokenizers import Tokenizer
     except ImportError:

@@ -125,6 +125,21 @@ def test_other_data_are_refused_by_the_setting_that_names_them(fedpeer: Fedpeer,
     assert "simulation.dataset" in refused.err
 
 
+def test_data_that_cannot_be_read_are_named_and_not_called_others(fedpeer: Fedpeer) -> None:
+    folder = federation(fedpeer)
+    for file, path in ((folder / "federation.yaml", "clinic.csv"), (Path("new.yaml"), "/nowhere/clinic.csv")):
+        text = file.read_text(encoding="utf-8")
+        assert "dataset: digits" in text
+        file.write_text(text.replace("dataset: digits", f"dataset: 'csv:{path},label=outcome'"), encoding="utf-8")
+    rewritten(("rounds: 40", "rounds: 50"))
+    refused = fedpeer("update", "new.yaml", "--in", "fed")
+    said = " ".join(refused.err.split())
+    assert refused.code == 2
+    assert "simulation.dataset" in said
+    assert "clinic.csv cannot be read (No such file or directory)" in said
+    assert "simulated peers only" not in said
+
+
 def test_numbers_rise_and_copies_in_the_peers_folders_follow(fedpeer: Fedpeer, made: Path) -> None:
     for number, rounds in ((1, 50), (2, 60)):
         Path("new.yaml").write_text(

@@ -205,6 +205,11 @@ def test_lookup_names_the_nearest_choice_or_all() -> None:
     assert nearest_name("rnig", ["ring", "star"]) == 'did you mean "ring"?'
 
 
+@pytest.mark.parametrize(("name", "meant"), [("RING", "ring"), ("Sgd", "SGD"), ("adamw", "AdamW")])
+def test_a_name_in_other_capitals_is_near(name: str, meant: str) -> None:
+    assert nearest_name(name, ["ring", "SGD", "AdamW"]) == f'did you mean "{meant}"?'
+
+
 @pytest.mark.parametrize(
     ("text", "meaning"),
     [
@@ -220,6 +225,18 @@ def test_lookup_names_the_nearest_choice_or_all() -> None:
 def test_a_text_without_an_annotation_stands_for_what_it_looks_like(text: object, meaning: object) -> None:
     found = plain_value(text)
     assert (found, type(found)) == (meaning, type(meaning))
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [parse_choice('csv:a.csv,drop=""'), Choice("csv", "a.csv", {"drop": [""]}), parse_choice('csv:a.csv,drop=""+id')],
+)
+def test_a_column_without_a_name_is_found_again_in_the_text_of_a_choice(choice: Choice) -> None:
+    def csv(*, path: str, drop: tuple[str, ...]) -> None: ...
+
+    again = parse_choice(str(choice))
+    assert bind_settings(again, csv) == bind_settings(choice, csv)
+    assert bind_settings(again, csv)["drop"][0] == ""
 
 
 def test_each_item_may_be_quoted() -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import struct
 import sys
 import zipfile
+import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -478,7 +480,11 @@ WHOLE = Dataset(
         ),
         ({"task": "multi-label", "y": np.zeros((4, 3), np.float32)}, "classes: there are 2 names, and 3 labels in y"),
         ({"user_N": np.array([0, 1])}, "user_N: its shape is (2,), but x has 4 examples; it must be (4,)"),
-        ({"user_N": np.array([0, 1, 2, 1])}, "user_N: numbers from 0 to 2 are not those of 0 names, from 0 on"),
+        ({"user_N": np.array([0, 1, -2, 1])}, "user_N: numbers from -2 to 1 are not from 0 on"),
+        (
+            {"user_N": np.array([0, 2, 0, 2]), "user_names": ("a", "b")},
+            "from 0 to 2 are not those of 2 names, from 0 on",
+        ),
         ({"user_N": np.zeros(4), "user_names": ("a",)}, "user_N: it holds float64; convert it"),
         ({"user_N": np.array([0, 1, 2, -1]), "user_names": ("a", "b", "c")}, "from -1 to 2 are not those of 3 names"),
         ({"test_N": np.array([True])}, "test_N: its shape is (1,), but x has 4 examples; it must be (4,)"),
@@ -502,6 +508,23 @@ def test_a_data_set_that_fits_is_taken_as_it_is() -> None:
     labels = replace(WHOLE, y=np.eye(4, 2, dtype=np.float32), task="multi-label")
     for each in (WHOLE, images, sequences, tokens, numbers, labels):
         assert of_objects(each) is each
+
+
+@pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
+@pytest.mark.parametrize("what", ["user", "subclass"])
+def test_whose_an_example_is_may_be_of_any_type_of_whole_numbers(what: str, kind: Any) -> None:
+    numbers: dict[str, Any] = {f"{what}_N": np.array([1, 0, 1, 1], kind), f"{what}_names": ("north", "south")}
+    found = of_objects(replace(WHOLE, **numbers))
+    assert getattr(found, f"{what}_N").dtype == np.int64
+    assert getattr(found, f"{what}_N").tolist() == [1, 0, 1, 1]
+    assert getattr(found, f"{what}_names") == ("north", "south")
+
+
+def test_without_names_users_are_named_by_their_numbers() -> None:
+    found = of_objects(replace(WHOLE, user_N=np.array([700, 10, 9, 700], np.int32)))
+    assert found.user_N is not None
+    assert [found.user_names[number] for number in found.user_N] == ["700", "10", "9", "700"]
+    assert found.user_names == ("9", "10", "700")
 
 
 def test_sequences_are_features_with_a_further_dimension(tmp_path: Path) -> None:
@@ -662,6 +685,53 @@ def test_what_is_behind_transparent_pixels_is_said_or_asked(mode: str, tmp_path:
     for background, value in (("white", 1), ("black", 0)):
         found = IMAGES(path=str(tmp_path), colours="grey", background=background)
         assert found.x[0, 0].tolist() == [[0, 0], [value, value]]
+
+
+def _png(file: Path, bits: int, colours: int, row: bytes, width: int, transparent: bytes) -> None:
+    """Write a PNG of one row by its specification: Pillow writes neither few bits nor 16 with a transparent shade."""
+    file.parent.mkdir(exist_ok=True)
+    header = struct.pack(">IIBBBBB", width, 1, bits, colours, 0, 0, 0)
+    chunks = {b"IHDR": header, b"tRNS": transparent, b"IDAT": zlib.compress(b"\0" + row), b"IEND": b""}
+    parts = (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", zlib.crc32(name + data))
+        for name, data in chunks.items()
+    )
+    file.write_bytes(b"\x89PNG\r\n\x1a\n" + b"".join(parts))
+
+
+@pytest.mark.parametrize(
+    ("bits", "row", "shade", "shown"),
+    [
+        (16, struct.pack(">4H", 0, 13107, 13108, 65535), 13107, [0, None, 0.2, 1]),
+        (8, bytes([0, 51, 52, 255]), 51, [0, None, 52 / 255, 1]),
+        (4, bytes([0x03, 0x4F]), 3, [0, None, 4 / 15, 1]),
+        (2, bytes([0b00011011]), 1, [0, None, 2 / 3, 1]),
+        (1, bytes([0b01000000]), 1, [0, None, 0, 0]),
+    ],
+)
+@pytest.mark.usefixtures("pillow")
+def test_one_transparent_shade_is_seen_through_at_any_number_of_bits(
+    bits: int, row: bytes, shade: int, shown: list[float | None], tmp_path: Path
+) -> None:
+    for name in "ab":
+        _png(tmp_path / name / "1.png", bits, 0, row, 4, struct.pack(">H", shade))
+    assert "a/1.png: it has transparent pixels; say" in _message(images, path=str(tmp_path), colours="grey")
+    for background, value in (("white", 1.0), ("black", 0.0)):
+        found = IMAGES(path=str(tmp_path), colours="grey", background=background)
+        wanted = [value if each is None else each for each in shown]
+        assert found.x[0, 0, 0].tolist() == pytest.approx(wanted, abs=1e-4)
+    for name in "ab":
+        _png(tmp_path / name / "1.png", 8, 0, bytes([0, 5, 6, 255]), 4, struct.pack(">H", 9))  # of no pixel
+    assert images(path=str(tmp_path)).x[0, 0, 0].tolist() == pytest.approx([0, 5 / 255, 6 / 255, 1])
+
+
+@pytest.mark.usefixtures("pillow")
+def test_a_transparent_colour_of_16_bits_is_refused(tmp_path: Path) -> None:
+    """Two colours that differ in their lower bits would be one."""
+    for name in "ab":
+        _png(tmp_path / name / "1.png", 16, 2, struct.pack(">6H", 0, 1, 2, 0, 1, 3), 2, struct.pack(">3H", 0, 1, 2))
+    said = _message(images, path=str(tmp_path), background="white")
+    assert "a/1.png: its transparent colour has 16 bits, of which 8 are read; save it with 8 bits for a colour" in said
 
 
 def test_opaque_images_palettes_and_inks_are_converted(tmp_path: Path, pillow: Any) -> None:

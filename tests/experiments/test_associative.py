@@ -135,24 +135,32 @@ WITHOUT_GRADIENTS = (
     *("fedavg", "fedper", "ifca", "fedavgm", "fedadagrad", "fedadam", "fedyogi"),
     *("dfedavgm", "noloco", "choco-sgd", "dfedalt"),
 )
-#: Remedy that an algorithm states first if it needs another kind of network.
-FIRST = {
+#: What an algorithm that needs another kind of network says of it, whether or not this one has gradients.
+ANOTHER_NETWORK = {
     **dict.fromkeys(("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"), "write network: linear"),
     "flexlora": "write learning.lora",
     "fedbn": "has no batch normalisation",
+    "virtual-2019": "lateral-mlp",
 }
+TRAINING = [name for name in ALGORITHMS if name.split("-")[0] not in ("local", "partial", "full", "global")]
 
 
-@pytest.mark.parametrize(
-    "method", [name for name in ALGORITHMS if name.split("-")[0] not in ("local", "partial", "full", "global")]
-)
-def test_algorithms_that_need_gradients_say_so_and_the_others_run(method: str) -> None:
-    options = request(method=method, learning__steps_between_averaging=3)
-    if method in WITHOUT_GRADIENTS:
-        prepare_simulation(options)
-        return
+def refusal_of(method: str) -> str:
     with pytest.raises(AlgorithmError) as refusal:
-        prepare_simulation(options)
-    assert FIRST.get(method, "lateral-mlp" if method == "virtual-2019" else "its own learning rule") in str(
-        refusal.value
-    )
+        prepare_simulation(request(method=method, learning__steps_between_averaging=3))
+    return str(refusal.value)
+
+
+@pytest.mark.parametrize("method", WITHOUT_GRADIENTS)
+def test_algorithms_that_need_no_gradients_run(method: str) -> None:
+    prepare_simulation(request(method=method, learning__steps_between_averaging=3))
+
+
+@pytest.mark.parametrize("method", [each for each in TRAINING if each not in {*WITHOUT_GRADIENTS, *ANOTHER_NETWORK}])
+def test_algorithms_that_need_gradients_say_so(method: str) -> None:
+    assert "its own learning rule" in refusal_of(method)
+
+
+@pytest.mark.parametrize("method", ANOTHER_NETWORK)
+def test_algorithms_that_need_another_kind_of_network_say_that_first(method: str) -> None:
+    assert ANOTHER_NETWORK[method] in refusal_of(method)

@@ -103,6 +103,24 @@ def test_a_goal_that_the_other_missed_in_some_run_is_not_beyond_noise() -> None:
     (one,) = verdicts(missed, goal)
     assert (one["held"], one["noise"]) == (False, True)
     assert one["words"] == "B did not come so far in all runs"
+    assert not one["tested"], "nothing tells in how many runs"
+
+
+def test_a_claim_that_cannot_be_tested_corrects_no_other() -> None:
+    draws = np.random.default_rng(0)
+    cells = of(
+        cell("A", list(0.81 + 0.01 * draws.normal(size=10)), statistics={"megabytes": (3.0,) * 10}),
+        cell("B", list(0.80 + 0.01 * draws.normal(size=10))),
+    )
+    goal = part_to_come_so_far("A needs less than B", "A", "B", "megabytes", most=1.0)
+    alone, (untested, beside) = verdicts(cells, A_ABOVE_B), verdicts(cells, goal, A_ABOVE_B)
+    assert [beside] == alone
+    assert (untested["held"], untested["noise"], untested["words"]) == (
+        False,
+        True,
+        "B did not come so far in all runs",
+    )
+    assert "tests of this page" not in claims_table([untested, beside])
 
 
 def test_claims_are_corrected_for_how_many_the_page_has() -> None:
