@@ -174,11 +174,13 @@ class PeerProcess:
             StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
             PortInUseError: another process has a port.
         """
-        self._loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         log_file = LogFile(self._folder / "log.jsonl")
         stream = for_stream(self._prepared.file.id, sys.stderr)
         self._log = Log([log_file, at_least("info", self.status.say), at_least("info", self._heeding(stream))], "debug")
         self._trap_signals()
+        unhandled = loop.get_exception_handler()
+        loop.set_exception_handler(self._unhandled)
         dashboard: Dashboard | None = None
         try:
             with suppress(StoreError):  # tried again below, where the dashboard shows what is waited for
@@ -191,6 +193,7 @@ class PeerProcess:
             if dashboard is not None:
                 await dashboard.stop()
             self._let_go()
+            loop.set_exception_handler(unhandled)
             self._log.close()
             log_file.close()
         if self._failure is not None:
@@ -566,6 +569,15 @@ class PeerProcess:
     def _broken(self, error: Exception, sender: str) -> None:
         """Log a bug of ours met by a message: its place, and once per place the traceback."""
         self._say(self._mistakes.of(error, sender))
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log a bug of ours in a task for which nobody waits, such as that of a connection: the peer goes on."""
+        error = context.get("exception")
+        if not isinstance(error, Exception):
+            loop.default_exception_handler(context)
+            return
+        say = self._say if "handle" in context else self._say_soon  # a task may be collected in the trainer's thread
+        say(self._mistakes.beside(error))
 
     def _rejected(self, rejection: Rejection) -> None:
         self._say(RejectEffect(rejection))
