@@ -85,6 +85,7 @@ from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message, RosterNews, group_of
 from fedpeer.peer.wire.roster import AUTHORITY, RosterError, to_bytes
+from fedpeer.peer.wire.versions import LINKS
 from fedpeer.rejection import Rejection
 
 #: Seconds between two updates of what does not concern the node: status, log windows, the roster's file.
@@ -95,7 +96,7 @@ _AGAIN_S = 1.0
 #: and their senders repeat them.
 WAITING_MAX = 256
 
-#: Seconds after which a peer that has met others, but to which nobody has connected, says so.
+#: Seconds after which a peer that has met one that would connect to it, but to which nobody has connected, says so.
 UNREACHED_S = 20.0
 _UNREACHED = (
     "nobody has connected to this peer at {address}: it takes part over connections that it opens, and other peers "
@@ -517,8 +518,13 @@ class PeerProcess:
         self._say(told)
 
     def _waits_for_callers(self) -> bool:
-        """Return whether it has met others a while ago, which could have connected since."""
-        if not any(other.met for other in self._node.state.others.values()):
+        """Return whether it has met another a while ago that would have connected since.
+
+        Of two peers that share one connection, the one with the smaller id opens it, so the other's silence says
+        nothing; one of an earlier release opens its own.
+        """
+        me, others = self._prepared.file.id, self._node.state.others
+        if not any(other.met and (peer < me or not others.can(peer, LINKS)) for peer, other in others.items()):
             return False
         self._met_at = min(self._met_at, self._loop.time())
         return self._loop.time() - self._met_at >= UNREACHED_S
