@@ -339,13 +339,12 @@ class PeerProcess:
         )
         lag = LoopLag()
         lag.start()
-        at, discovery = "", None
-        if listening is not None:
-            endpoint = Endpoint(Endpoint.read(file.listen).host, int(listening.getsockname()[1]))
-            at, discovery = f"listening on {endpoint}", self._discovery(endpoint)
-        tasks = []
+        at, discovery, tasks = "", None, []
         try:
             await server.start(listening, server_context(identity) if identity else None)
+            if listening is not None:
+                endpoint = Endpoint(Endpoint.read(file.listen).host, int(listening.getsockname()[1]))
+                at, discovery = f"listening on {endpoint}", self._discovery(endpoint)
             where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
             self._say(Note("info", "started", f"{at or 'outbound only: it opens all connections itself'}{where}"))
             self._begun = True
@@ -400,18 +399,17 @@ class PeerProcess:
         loop = asyncio.get_running_loop()
 
         def pause() -> None:
-            if self._asked_at is None:
-                self._asked_at = loop.time()
-                if self._begun:
-                    self.feed(OperatorCommand("pause"))
-                else:
-                    self._stopped = Stop(0, "paused before it could begin; start it again to continue")
-                    self._over.set()
-            elif loop.time() - self._asked_at > _AGAIN_S:
-                self._stopped = Stop(
-                    EXIT_STOPPED, "stopped at once; work that was not saved is repeated after the next start"
-                )
-                self._over.set()
+            asked, now = self._asked_at, loop.time()
+            self._asked_at = now if asked is None else asked
+            if self._stopped is not None:
+                return  # how it ends is decided; it only is not to start again by itself
+            if asked is None and self._begun:
+                self.feed(OperatorCommand("pause"))
+            elif asked is None:
+                self._end(Stop(0, "paused before it could begin; start it again to continue"))
+            elif now - asked > _AGAIN_S:
+                text = "stopped at once; work that was not saved is repeated after the next start"
+                self._end(Stop(EXIT_STOPPED, text))
 
         def leave() -> None:
             if self._begun:
@@ -427,6 +425,11 @@ class PeerProcess:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, pause)
         loop.add_signal_handler(signal.SIGUSR1, leave)
+
+    def _end(self, stop: Stop) -> None:
+        """End without asking the node."""
+        self._stopped = stop
+        self._over.set()
 
     # ------------------------------------------------------------------------------------------------------ events in
 

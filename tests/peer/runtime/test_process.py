@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
+import os
+import signal
+import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from fedpeer.peer.runtime.process import PeerProcess
+from fedpeer.peer.runtime.carrier import Carrier
+from fedpeer.peer.runtime.discovery import DiscoveryError
+from fedpeer.peer.runtime.process import _AGAIN_S, PeerProcess
 from tests.peer.runtime.alone import alone_at
 
 FEDERATION = {
@@ -58,3 +64,42 @@ def test_a_fault_in_a_task_or_a_callback_for_which_nobody_waits_is_in_the_log(
     }
     assert all("test_process.py" in "".join(line["fields"]["traceback"]) for line in lines)
     assert "never retrieved" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("asked_before", [False, True], ids=["the first", "one after that which paused it"])
+def test_a_signal_while_it_ends_does_not_change_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_before: bool
+) -> None:
+    """All is saved by then; yet it said that it was stopped at once, with the exit code of that."""
+    process, close = process_at(tmp_path), Carrier.close
+    decided = []
+
+    async def closed(carrier: Carrier) -> None:
+        loop, handled = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR2, handled.set)
+        decided.append(process._stopped)
+        if asked_before:
+            process._asked_at = loop.time() - 2 * _AGAIN_S
+        for each in (signal.SIGINT, signal.SIGUSR2):
+            os.kill(os.getpid(), each)
+        await handled.wait()
+        await close(carrier)
+
+    monkeypatch.setattr(Carrier, "close", closed)
+    stop = asyncio.run(process.run())
+    assert [stop] == decided
+    assert stop.code == 0
+    assert process.pause_requested, "so it does not start again by itself"
+
+
+def test_who_lacks_the_library_for_discovery_is_told_so_and_nothing_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    process = PeerProcess(alone_at(tmp_path, FEDERATION, data={"simulation": 1}, discovery=True), quiet=True)
+    monkeypatch.setattr("fedpeer.peer.runtime.discovery.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DiscoveryError):
+        asyncio.run(process.run())
+    del process
+    gc.collect()
+    assert "Unclosed" not in capfd.readouterr().err
