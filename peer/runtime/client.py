@@ -431,34 +431,42 @@ class PeerLinks:
 
         `further`: others are under way for longer than usual. If the shared connection has stalled, by posts.
         """
-        loop = asyncio.get_running_loop()
-        if link.meets and not further:
-            await self._meet(peer, link)
-        while waiting := queue.urgent or queue.waiting:
-            head = next(iter(waiting))
-            address, tail, since = waiting.pop(head)
-            if loop.time() - since > queue.stale_s:
-                continue
-            outcome: Outcome = LinkDown(link.failure)
-            if loop.time() >= link.rest_until:
-                queue.leaving[head] += 1
-                queue.moved = loop.time()
-                two_way = link.two_way
-                if two_way is not None and two_way.open and not (further and two_way.stalled):
-                    outcome = await self._carry(queue, two_way, head, tail)
-                elif not address:
-                    outcome = LinkDown(link.attempts.no_way)
-                else:
-                    outcome = await self._posted(peer, queue, link, address, Frame(head, tail))
-                queue.moved = loop.time()
-                queue.leaving -= Counter({head: 1})
-                # If a post has failed, and the other side has opened a connection meanwhile, that is as good as before.
-                if not isinstance(outcome, LinkDown) or link.two_way is None or not link.two_way.open:
-                    self._judge(link, outcome, loop.time())
-            self._report(peer, outcome)
-        task = asyncio.current_task()
+        task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None, "it runs as one"
-        queue.tasks.discard(task)  # at once: a frame that is queued from now on needs another task
+        try:
+            if link.meets and not further:
+                await self._meet(peer, link)
+            while waiting := queue.urgent or queue.waiting:
+                head = next(iter(waiting))
+                address, tail, since = waiting.pop(head)
+                if loop.time() - since <= queue.stale_s:
+                    self._report(peer, await self._sent(peer, link, queue, address, head, tail, further=further))
+        finally:
+            queue.tasks.discard(task)  # at once: a frame that is queued from now on needs another task
+
+    async def _sent(
+        self, peer: str, link: _Link, queue: _Queue, address: str, head: bytes, tail: memoryview, *, further: bool
+    ) -> Outcome:
+        """Send one frame unless the link rests, and return what became of it."""
+        loop = asyncio.get_running_loop()
+        if loop.time() < link.rest_until:
+            return LinkDown(link.failure)
+        queue.leaving[head] += 1
+        queue.moved, two_way = loop.time(), link.two_way
+        try:
+            if two_way is not None and two_way.open and not (further and two_way.stalled):
+                outcome = await self._carry(queue, two_way, head, tail)
+            elif not address:
+                outcome = LinkDown(link.attempts.no_way)
+            else:
+                outcome = await self._posted(peer, queue, link, address, Frame(head, tail))
+        finally:
+            queue.moved = loop.time()
+            queue.leaving -= Counter({head: 1})
+        # If a post has failed, and the other side has opened a connection meanwhile, that is as good as before.
+        if not isinstance(outcome, LinkDown) or link.two_way is None or not link.two_way.open:
+            self._judge(link, outcome, loop.time())
+        return outcome
 
     def _judge(self, link: _Link, outcome: Outcome, now: float) -> None:
         """Pause the link after a failure, twice as long after each further one."""

@@ -43,7 +43,7 @@ _FEDERATION_BYTES_MAX = 1 << 20
 _ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + _FEDERATION_BYTES_MAX + CONTRACT_BYTES_MAX) + 64 * 1024
 #: Statuses that mean "no initial model"; the second comes from a release without this route.
 _NO_MODEL = (204, 404)
-#: Seconds for one request, from the first byte to the last: a signature and some kilobytes, over a slow link.
+#: Seconds to connect, and then for one request to its last byte: a signature and some kilobytes, over a slow link.
 _REQUEST_SECONDS = 30.0
 #: Limits of the listener: one person joins, and anybody else gets few connections from one address.
 INVITED = Limits(connections=64, connections_per_peer=16)
@@ -53,8 +53,8 @@ LATE_MAX, IDLE_SECONDS = 32, 15.0
 _GOODBYE_SECONDS = 5.0
 #: Attempts of a joining peer if its answer is lost on the way, and seconds for which the listener waits for the next.
 _ATTEMPTS, _ASKS_AGAIN_SECONDS = 3, 60.0
-#: What is raised if a connection ends before the whole answer has come.
-_CUT = (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, aiohttp.ClientOSError)
+#: What is raised if no connection was made, so that the request cannot have arrived.
+_NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 #: Most characters of another machine's sentence that are shown.
 _TEXT_MAX = 400
 
@@ -186,18 +186,26 @@ async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
     If the answer is lost on its way, it is asked for again.
     """
     body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
-    for attempt in range(1, _ATTEMPTS + 1):
-        try:
-            async with _asking(token, "join", body, aiohttp.ClientTimeout(total=_REQUEST_SECONDS)) as answer:
-                text = await _bounded(answer)
-        except _AnswerLostError:
-            if attempt == _ATTEMPTS:
-                raise
-        else:
-            break
-    if answer.status != 200:
+    status, text = await _joined(token, body)
+    if status != 200:
         raise EnrolmentError(_denial(text))
     return read_admission(text, token, key)
+
+
+async def _joined(token: Token, body: Mapping[str, str]) -> tuple[int, bytes]:
+    """Return status and text of the answer to a request to join, which is repeated while its answer is lost."""
+    limit = aiohttp.ClientTimeout(connect=_REQUEST_SECONDS, total=2 * _REQUEST_SECONDS)
+    lost: EnrolmentError | None = None
+    for _ in range(_ATTEMPTS):
+        try:
+            async with _asking(token, "join", body, limit) as answer:
+                return answer.status, await _bounded(answer)
+        except _AnswerLostError as error:
+            lost = error
+        except EnrolmentError as error:
+            raise lost or error from None  # an earlier request may have arrived
+    assert lost is not None, "there are attempts"
+    raise lost
 
 
 async def fetch_model(token: Token, place: Path) -> bool:
@@ -205,7 +213,7 @@ async def fetch_model(token: Token, place: Path) -> bool:
 
     To be called before joining, since a token is valid only once.
     """
-    limit = aiohttp.ClientTimeout(sock_connect=_REQUEST_SECONDS, sock_read=_REQUEST_SECONDS)
+    limit = aiohttp.ClientTimeout(connect=_REQUEST_SECONDS, sock_read=_REQUEST_SECONDS)
     async with _asking(token, "model", {"secret": token.secret.hex()}, limit) as answer:
         if answer.status in _NO_MODEL:
             return False
@@ -235,7 +243,7 @@ async def _asking(
             yield answer
     except (aiohttp.ClientError, TimeoutError) as error:
         why = f"at {token.listener}: {link_reason(error)}. "
-        if isinstance(error, _CUT) and not isinstance(error, aiohttp.ClientConnectorError):
+        if not isinstance(error, _NOT_CONNECTED):
             raise _AnswerLostError(
                 f"The inviting machine gave no answer {why}If it says that {token.peer} has joined, run there  "
                 f"fedpeer revoke {token.peer}  and invite it again."

@@ -1,4 +1,4 @@
-"""Log lines for bugs of ours met while a message is handled: the place, and once per place its traceback.
+"""Log lines for bugs of ours that end nothing: the place, and once per place its traceback.
 
 The text of an exception may contain a stranger's words; like everything in the log it passes `printable`.
 """
@@ -24,12 +24,18 @@ class ReportedPlaces:
 
     def of(self, error: Exception, sender: str) -> Note:
         """Return the note for an exception while a message of this sender was handled."""
+        return self._note("failed_on_message", error, f", on a message from {sender}", {"peer": printable(sender)})
+
+    def beside(self, error: Exception) -> Note:
+        """Return the note for an exception in a task or callback of the event loop for which nobody waits."""
+        return self._note("failed_beside", error, "", {})
+
+    def _note(self, what: str, error: Exception, when: str, fields: dict[str, object]) -> Note:
         frames = traceback.extract_tb(error.__traceback__)
         file, line = (frames[-1].filename, frames[-1].lineno or 0) if frames else ("?", 0)
-        text = f"{type(error).__name__} in {'/'.join(file.split('/')[-3:])}, line {line}, on a message from {sender}"
-        fields: dict[str, object] = {"peer": printable(sender)}
         if (file, line) not in self._logged and len(self._logged) < _PLACES_MAX:
             self._logged.add((file, line))
             way = "".join(traceback.format_exception(error, limit=-LINES_MAX)).splitlines()
             fields["traceback"] = [printable(each, LETTERS_MAX) for each in way[-2 * LINES_MAX :]]
-        return Note("error", "failed_on_message", f"{text}: {error}; please report it", fields)
+        place = f"{type(error).__name__} in {'/'.join(file.split('/')[-3:])}, line {line}{when}"
+        return Note("error", what, f"{place}: {error}; please report it", fields)

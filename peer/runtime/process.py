@@ -85,6 +85,7 @@ from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message, RosterNews, group_of
 from fedpeer.peer.wire.roster import AUTHORITY, RosterError, to_bytes
+from fedpeer.peer.wire.versions import LINKS
 from fedpeer.rejection import Rejection
 
 #: Seconds between two updates of what does not concern the node: status, log windows, the roster's file.
@@ -95,7 +96,7 @@ _AGAIN_S = 1.0
 #: and their senders repeat them.
 WAITING_MAX = 256
 
-#: Seconds after which a peer that has met others, but to which nobody has connected, says so.
+#: Seconds after which a peer that has met one that would connect to it, but to which nobody has connected, says so.
 UNREACHED_S = 20.0
 _UNREACHED = (
     "nobody has connected to this peer at {address}: it takes part over connections that it opens, and other peers "
@@ -174,11 +175,13 @@ class PeerProcess:
             StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
             PortInUseError: another process has a port.
         """
-        self._loop = asyncio.get_running_loop()
+        loop = self._loop = asyncio.get_running_loop()
         log_file = LogFile(self._folder / "log.jsonl")
         stream = for_stream(self._prepared.file.id, sys.stderr)
         self._log = Log([log_file, at_least("info", self.status.say), at_least("info", self._heeding(stream))], "debug")
         self._trap_signals()
+        unhandled = loop.get_exception_handler()
+        loop.set_exception_handler(self._unhandled)
         dashboard: Dashboard | None = None
         try:
             with suppress(StoreError):  # tried again below, where the dashboard shows what is waited for
@@ -191,6 +194,7 @@ class PeerProcess:
             if dashboard is not None:
                 await dashboard.stop()
             self._let_go()
+            loop.set_exception_handler(unhandled)
             self._log.close()
             log_file.close()
         if self._failure is not None:
@@ -335,13 +339,12 @@ class PeerProcess:
         )
         lag = LoopLag()
         lag.start()
-        at, discovery = "", None
-        if listening is not None:
-            endpoint = Endpoint(Endpoint.read(file.listen).host, int(listening.getsockname()[1]))
-            at, discovery = f"listening on {endpoint}", self._discovery(endpoint)
-        tasks = []
+        at, discovery, tasks = "", None, []
         try:
             await server.start(listening, server_context(identity) if identity else None)
+            if listening is not None:
+                endpoint = Endpoint(Endpoint.read(file.listen).host, int(listening.getsockname()[1]))
+                at, discovery = f"listening on {endpoint}", self._discovery(endpoint)
             where = f"; dashboard at {self._shown_at}" if self._shown_at else ""
             self._say(Note("info", "started", f"{at or 'outbound only: it opens all connections itself'}{where}"))
             self._begun = True
@@ -396,18 +399,17 @@ class PeerProcess:
         loop = asyncio.get_running_loop()
 
         def pause() -> None:
-            if self._asked_at is None:
-                self._asked_at = loop.time()
-                if self._begun:
-                    self.feed(OperatorCommand("pause"))
-                else:
-                    self._stopped = Stop(0, "paused before it could begin; start it again to continue")
-                    self._over.set()
-            elif loop.time() - self._asked_at > _AGAIN_S:
-                self._stopped = Stop(
-                    EXIT_STOPPED, "stopped at once; work that was not saved is repeated after the next start"
-                )
-                self._over.set()
+            asked, now = self._asked_at, loop.time()
+            self._asked_at = now if asked is None else asked
+            if self._stopped is not None:
+                return  # how it ends is decided; it only is not to start again by itself
+            if asked is None and self._begun:
+                self.feed(OperatorCommand("pause"))
+            elif asked is None:
+                self._end(Stop(0, "paused before it could begin; start it again to continue"))
+            elif now - asked > _AGAIN_S:
+                text = "stopped at once; work that was not saved is repeated after the next start"
+                self._end(Stop(EXIT_STOPPED, text))
 
         def leave() -> None:
             if self._begun:
@@ -423,6 +425,11 @@ class PeerProcess:
         for each in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(each, pause)
         loop.add_signal_handler(signal.SIGUSR1, leave)
+
+    def _end(self, stop: Stop) -> None:
+        """End without asking the node."""
+        self._stopped = stop
+        self._over.set()
 
     # ------------------------------------------------------------------------------------------------------ events in
 
@@ -514,8 +521,13 @@ class PeerProcess:
         self._say(told)
 
     def _waits_for_callers(self) -> bool:
-        """Return whether it has met others a while ago, which could have connected since."""
-        if not any(other.met for other in self._node.state.others.values()):
+        """Return whether it has met another a while ago that would have connected since.
+
+        Of two peers that share one connection, the one with the smaller id opens it, so the other's silence says
+        nothing; one of an earlier release opens its own.
+        """
+        me, others = self._prepared.file.id, self._node.state.others
+        if not any(other.met and (peer < me or not others.can(peer, LINKS)) for peer, other in others.items()):
             return False
         self._met_at = min(self._met_at, self._loop.time())
         return self._loop.time() - self._met_at >= UNREACHED_S
@@ -566,6 +578,15 @@ class PeerProcess:
     def _broken(self, error: Exception, sender: str) -> None:
         """Log a bug of ours met by a message: its place, and once per place the traceback."""
         self._say(self._mistakes.of(error, sender))
+
+    def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log a bug of ours in a task for which nobody waits, such as that of a connection: the peer goes on."""
+        error = context.get("exception")
+        if not isinstance(error, Exception):
+            loop.default_exception_handler(context)
+            return
+        say = self._say if "handle" in context else self._say_soon  # a task may be collected in the trainer's thread
+        say(self._mistakes.beside(error))
 
     def _rejected(self, rejection: Rejection) -> None:
         self._say(RejectEffect(rejection))

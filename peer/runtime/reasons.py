@@ -70,4 +70,5 @@ def link_reason(error: BaseException) -> str:
     reason = str(error)
     if isinstance(error, OSError) and error.strerror:  # a number below 0 is of looking up a name
         reason = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror
-    return tls_reason(error) or reason or type(error).__name__
+    reason = reason or ("it took too long" if isinstance(error, TimeoutError) else type(error).__name__)
+    return tls_reason(error) or reason

@@ -6,7 +6,8 @@ before: no thread of ours runs, no tensor was touched, no lock is held. (After t
 hangs. Linear algebra libraries stop and restart the threads that they start on import themselves.) Elsewhere each child
 starts from nothing.
 
-A child that ended because of a problem that may pass (`EXIT_TEMPORARY`) is started again, after growing pauses.
+A child that ended because of a problem that may pass (`EXIT_TEMPORARY`) is started again, after growing pauses; so is
+one that cannot be started then.
 
 No child outlives this process: each holds the reading end of a pipe on which nothing is ever written, and pauses when
 the pipe ends, however this process ended. On a terminal Ctrl-C reaches this process alone, which passes it on.
@@ -63,19 +64,23 @@ def watch_over(
         children[peer] = context.Process(target=_live, args=(starts[peer], reader, writer), name=peer)
         children[peer].start()
 
-    for peer in starts:
-        begin(peer)
     later = {peer: pauses(restart_seconds, RESTART_SECONDS_MAX) for peer in starts}
     due: dict[str, float] = {}  # peers to start again, and when
     codes: dict[str, int] = {}
-    with _signals() as received:
+    with reader, writer, _signals() as received:  # the children notice the end of it, however it comes
+        for peer in starts:
+            begin(peer)
         if attached:  # after the handlers are set: input that has already ended would otherwise end this process only
             stop_after(end_of_input)
         while len(codes) < len(starts):
             now = time.monotonic()
             for peer in [peer for peer, at in due.items() if at <= now]:
                 del due[peer]
-                begin(peer)
+                try:
+                    begin(peer)
+                except OSError:  # the machine lacks what a process needs, as it often did when this one ended
+                    ended(peer, EXIT_TEMPORARY)
+                    due[peer] = now + next(later[peer])
             living = {children[peer].sentinel: peer for peer in starts if peer not in codes and peer not in due}
             for ready in wait([received, *living], min(due.values()) - now if due else None):
                 if ready is received:
@@ -93,8 +98,6 @@ def watch_over(
                     due[peer] = time.monotonic() + next(later[peer])
                 else:
                     codes[peer] = code
-    reader.close()
-    writer.close()
     return max(code if code >= 0 else _SIGNALLED - code for code in codes.values())
 
 

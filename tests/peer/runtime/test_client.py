@@ -19,7 +19,8 @@ from fedpeer.peer.runtime.client import BULK_BYTES, PeerLinks
 from fedpeer.peer.runtime.identity import client_context, put_out, server_context
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import ListenError, bind_socket
-from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown
+from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
+from fedpeer.peer.runtime.posts import Posts
 from fedpeer.peer.wire.codec import encode
 from fedpeer.peer.wire.consensus_messages import Certificate, Commit, HeartbeatReply, Progress, Proposal
 from fedpeer.peer.wire.messages import Ack, ConsensusMessage, Message, RejectMessage, RosterNews, Transfer
@@ -104,6 +105,28 @@ def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
     people = People.at(folder / "wards")
     bob, ann = people.identity("bob"), people.identity("ann")
     return server_context(bob), client_context(ann, people.roster.by_id["bob"].key)
+
+
+async def test_a_fault_of_ours_in_sending_one_frame_costs_that_frame_and_not_the_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The frame counted as being sent for ever, and the queue as being worked on: nothing left any more."""
+    failed, post = asyncio.Event(), Posts.post
+
+    async def fail(*_: object) -> Outcome:
+        monkeypatch.setattr(Posts, "post", post)
+        failed.set()
+        raise KeyError("a fault")
+
+    monkeypatch.setattr(Posts, "post", fail)
+    port = Port()
+    async with serving(port), links_of_ann() as (links, reports):
+        send(links, port.url, MESSAGES["ack"])
+        (failing,) = links._links["bob"].small.tasks
+        await failed.wait()
+        assert isinstance((await asyncio.gather(failing, return_exceptions=True))[0], KeyError)
+        send(links, port.url, MESSAGES["ack"])
+        assert isinstance((await reports.first(1))[0], DeliveryReceipt)
 
 
 @pytest.mark.parametrize("secure", [False, True], ids=["plain", "TLS"])

@@ -6,16 +6,17 @@ import asyncio
 import errno
 import importlib.util
 import ipaddress
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
 import pytest
 
 from fedpeer.config.address import Endpoint
-from fedpeer.peer.runtime.discovery import Discovery, DiscoveryError, _reached_at
+from fedpeer.peer.runtime.discovery import _MOVED_S, Discovery, DiscoveryError, _reached_at
 from fedpeer.peer.runtime.found_addresses import TURN_S, FoundAddresses
 from fedpeer.peer.runtime.process import PeerProcess
+from fedpeer.peer.runtime.transient import RETRY_SECONDS
 from tests.peer.runtime.alone import alone_at
 
 needs_zeroconf = pytest.mark.skipif(
@@ -75,31 +76,113 @@ async def test_two_of_one_federation_find_each_other_and_nobody_else() -> None:
     assert not found["stranger"]
 
 
+#: What may fail: the system, a library that was installed in part, and a fault of the library's own.
+FAILURES = [OSError(errno.ENODEV, "No such device"), ImportError("no ifaddr"), RuntimeError("it has a bug")]
+
+
+def fail_with(error: Exception) -> Callable[[], None]:
+    def fail() -> None:
+        raise error
+
+    return fail
+
+
 @needs_zeroconf
 @pytest.mark.asyncio
-async def test_a_machine_without_a_network_is_told_once_and_ends_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+async def test_what_fails_is_told_once_by_name_and_ends_nothing(
+    monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
     tried, said = 0, list[str]()
 
     def none() -> None:
         nonlocal tried
         tried += 1
-        raise OSError(errno.ENODEV, "No such device")
+        raise error
 
     monkeypatch.setattr("zeroconf.asyncio.AsyncZeroconf", none)
     at = Endpoint("0.0.0.0", 7401)
     async with running(Discovery(bytes(16), "peer1", at, member=everybody, found=lambda *_: None, say=said.append)):
         await until(lambda: tried > 1)
     (text,) = said
-    assert "No such device" in text
+    assert f"({type(error).__name__}: {error})" in text
+
+
+class Network:
+    """Multicast DNS that does nothing, but for what each attempt in turn raises; after the last, `run` is cancelled.
+
+    leaves   what saying goodbye raises
+    """
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, attempts: Sequence[Exception | None], leaves: Exception | None = None
+    ) -> None:
+        self.zeroconf, self._attempts, self._leaves = None, [*attempts, asyncio.CancelledError()], leaves
+        self.working = asyncio.Event()
+        monkeypatch.setattr("zeroconf.asyncio.AsyncZeroconf", self._attempt)
+        monkeypatch.setattr("zeroconf.asyncio.AsyncServiceBrowser", self._browse)
+
+    def _attempt(self) -> Network:
+        if (error := self._attempts.pop(0)) is not None:
+            raise error
+        return self
+
+    def _browse(self, *_: object, handlers: object) -> Network:
+        self.working.set()
+        return self
+
+    async def async_register_service(self, info: object, *, allow_name_change: bool) -> None:
+        return None
+
+    async def async_close(self) -> None:
+        if self._leaves is not None:
+            raise self._leaves
+
+    async_unregister_all_services = async_cancel = async_close
+
+
+@needs_zeroconf
+@pytest.mark.asyncio
+async def test_a_failure_after_it_worked_is_told_anew_and_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It begins anew when the machine's addresses change, since announcement and sockets are of the earlier ones."""
+    no_network, said, slept = FAILURES[0], list[str](), list[float]()
+    Network(monkeypatch, [no_network, no_network, no_network, None, no_network, no_network])
+    sleep, addresses = asyncio.sleep, iter([["10.0.0.1"]] * 6 + [["10.0.0.2"]] * 9)
+
+    async def noted(seconds: float) -> None:
+        slept.append(seconds)
+        await sleep(0)
+
+    monkeypatch.setattr("fedpeer.peer.runtime.discovery._reached_at", lambda host: next(addresses))
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    at = Endpoint("0.0.0.0", 7401)
+    with pytest.raises(asyncio.CancelledError):
+        await Discovery(bytes(16), "peer1", at, member=everybody, found=lambda *_: None, say=said.append).run()
+    assert len(said) == 2
+    shorter = [RETRY_SECONDS * 2**n for n in range(3)]
+    assert slept == [*shorter, _MOVED_S, _MOVED_S, *shorter[:2]]
+
+
+@needs_zeroconf
+@pytest.mark.asyncio
+async def test_it_ends_although_its_goodbye_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The failure took the place of the cancellation: it went on, and the peer that waited for its end stood still."""
+    said = list[str]()
+    network = Network(monkeypatch, [None], leaves=FAILURES[0])
+    at = Endpoint("0.0.0.0", 7401)
+    one = Discovery(bytes(16), "peer1", at, member=everybody, found=lambda *_: None, say=said.append)
+    async with asyncio.timeout(20), running(one):
+        await network.working.wait()
+    assert not said
 
 
 @pytest.mark.slow
 @needs_zeroconf
-def test_a_peer_without_a_network_for_it_learns_all_the_same(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def none() -> None:
-        raise OSError(errno.ENODEV, "No such device")
-
-    monkeypatch.setattr("zeroconf.asyncio.AsyncZeroconf", none)
+@pytest.mark.parametrize("error", FAILURES, ids=lambda error: type(error).__name__)
+def test_a_peer_without_a_network_for_it_learns_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    monkeypatch.setattr("zeroconf.asyncio.AsyncZeroconf", fail_with(error))
     federation = {
         "name": "ward",
         "network": "mlp:64+4+10",

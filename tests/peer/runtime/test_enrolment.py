@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import web
+from aiohttp import ClientResponse, web
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
@@ -391,6 +391,71 @@ def test_an_answer_that_is_lost_is_asked_for_again(authority: Authority, lost: i
         ):
             asyncio.run(work())
     assert authority.roster.number == 2
+
+
+def _late_answers(monkeypatch: pytest.MonkeyPatch, late: int) -> None:
+    """So many answers come, but after the client's time for them."""
+    start, times = ClientResponse.start, 0
+
+    async def started(self: ClientResponse, connection: Any) -> ClientResponse:
+        nonlocal times
+        times += 1
+        answer = await start(self, connection)
+        if times <= late:
+            raise TimeoutError
+        return answer
+
+    monkeypatch.setattr(ClientResponse, "start", started)
+
+
+def test_an_answer_that_is_late_is_asked_for_again_with_the_same_key(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request had arrived, so the peer was a member: another key would be told that the invitation was used."""
+
+    async def work() -> Admission:
+        async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, _):
+            return await join_federation(token(authority, f"127.0.0.1:{port}"), Ed25519PrivateKey.generate())
+
+    _late_answers(monkeypatch, 1)
+    assert asyncio.run(work()).roster == authority.roster
+    assert authority.roster.number == 2
+
+
+def test_an_answer_that_is_lost_stays_lost_if_nobody_listens_then(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The inviting machine has written its answer and is done; it cannot be asked again, and says that it admitted."""
+    start = ClientResponse.start
+
+    async def work() -> None:
+        async with AsyncExitStack() as stack:
+            port, _ = await stack.enter_async_context(listening(invitation(authority), "127.0.0.1:0", lambda: 0.0))
+
+            async def started(self: ClientResponse, connection: Any) -> ClientResponse:
+                await start(self, connection)
+                await stack.aclose()
+                raise TimeoutError
+
+            monkeypatch.setattr(ClientResponse, "start", started)
+            await join_federation(token(authority, f"127.0.0.1:{port}"), Ed25519PrivateKey.generate())
+
+    with pytest.raises(
+        EnrolmentError, match=r"gave no answer.*: it took too long. .* run there  fedpeer revoke peer5 "
+    ):
+        asyncio.run(work())
+    assert authority.roster.number == 2
+
+
+def test_a_listener_that_is_silent_from_the_start_cannot_be_reached(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes connections and says nothing in them: no request has left."""
+    monkeypatch.setattr("fedpeer.peer.runtime.enrolment._REQUEST_SECONDS", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        made = token(authority, f"127.0.0.1:{silent.getsockname()[1]}")
+        with pytest.raises(EnrolmentError, match="cannot be reached"):
+            asyncio.run(join_federation(made, Ed25519PrivateKey.generate()))
 
 
 def test_an_invitation_stays_open_for_one_that_has_gone_before_its_answer(

@@ -20,7 +20,7 @@ import pytest
 PATIENCE = 60.0
 
 PARENT = """
-import os, signal, socket, sys, time
+import errno, functools, os, signal, socket, sys, time
 from fedpeer.peer.runtime.supervisor import watch_over
 
 def said(*words):
@@ -53,8 +53,14 @@ def later():
 def never():
     return 75
 
+def scarce(fork, forks=iter(range(9))):
+    if next(forks) == int(sys.argv[4]):
+        raise OSError(errno.ENOMEM, "Cannot allocate memory")
+    return fork()
+
 if __name__ == "__main__":
-    kinds = {name: globals()[name.rstrip("12")] for name in sys.argv[4:]}
+    os.fork = functools.partial(scarce, os.fork)
+    kinds = {name: globals()[name.rstrip("12")] for name in sys.argv[5:]}
     code = watch_over(
         kinds,
         lambda peer, code: said("ended", peer, code),
@@ -67,10 +73,11 @@ if __name__ == "__main__":
 
 @contextmanager
 def parent(
-    *kinds: str, attached: bool = False, marker: str = "", restart_seconds: float = 0.01
+    *kinds: str, attached: bool = False, marker: str = "", restart_seconds: float = 0.01, fails: int = -1
 ) -> Iterator[subprocess.Popen[str]]:
+    """Run a supervisor; the fork number `fails` finds too little memory."""
     how = "attached" if attached else "alone"
-    command = [sys.executable, "-c", PARENT, how, marker, str(restart_seconds), *kinds]
+    command = [sys.executable, "-c", PARENT, how, marker, str(restart_seconds), str(fails), *kinds]
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -113,6 +120,25 @@ def test_who_ended_for_what_may_pass_is_started_again(tmp_path: Path) -> None:
         assert {"ended later 75", "there", "ended later 0"} <= lines, "while the other one goes on"
         process.send_signal(signal.SIGTERM)
         assert rest(process) == {"heard TERM", "ended waits 0", "code 0"}
+
+
+def test_who_cannot_be_started_again_is_tried_later(tmp_path: Path) -> None:
+    """Too little memory for another process ended all peers, though it is a reason to start again."""
+    with parent("later", "waits", marker=str(tmp_path / "there"), fails=2) as process:
+        assert process.stdout is not None
+        lines = [process.stdout.readline().strip() for _ in range(5)]
+        assert lines.count("ended later 75") == 2
+        assert {"there", "ended later 0"} <= set(lines)
+        process.send_signal(signal.SIGTERM)
+        assert rest(process) == {"heard TERM", "ended waits 0", "code 0"}
+
+
+def test_nobody_is_left_behind_if_not_all_could_be_started() -> None:
+    """The first one waited for ever for its parent's end, and the parent for it."""
+    with parent("waits1", "waits2", fails=1) as process:
+        lines = rest(process)
+        assert not [line for line in lines if line.startswith("code")]
+        assert process.returncode == 1
 
 
 def test_who_is_to_be_started_again_is_not_when_all_are_told_to_stop() -> None:

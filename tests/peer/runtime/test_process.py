@@ -1,0 +1,105 @@
+"""The process of one peer: what ends it, and what must not."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.peer.runtime.carrier import Carrier
+from fedpeer.peer.runtime.discovery import DiscoveryError
+from fedpeer.peer.runtime.process import _AGAIN_S, PeerProcess
+from tests.peer.runtime.alone import alone_at
+
+FEDERATION = {
+    "name": "ward",
+    "network": "mlp:64+4+10",
+    "learning": {"algorithm": "local", "steps_between_averaging": 1, "rounds": 2},
+    "gossip": {"gather": 0.0, "tick": 0.001},
+    "simulation": {"peers": 2, "split": "blocks:20,test=10"},
+}
+
+
+def process_at(folder: Path) -> PeerProcess:
+    return PeerProcess(alone_at(folder, FEDERATION, data={"simulation": 1}), quiet=True)
+
+
+def logged(folder: Path, what: str) -> list[dict[str, Any]]:
+    """Return the lines of this name in the peer's log."""
+    (log,) = (folder / "state").rglob("log.jsonl")
+    return [line for line in map(json.loads, log.read_text(encoding="utf-8").splitlines()) if line["what"] == what]
+
+
+def test_a_fault_in_a_task_or_a_callback_for_which_nobody_waits_is_in_the_log(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It was on standard error alone, as "Task exception was never retrieved", long after."""
+    process, kept = process_at(tmp_path), set[asyncio.Task[None]]()
+
+    async def task() -> None:
+        raise KeyError("of a task")
+
+    def callback() -> None:
+        raise KeyError("of a callback")
+
+    def look() -> None:
+        if not kept:
+            kept.add(asyncio.create_task(task()))
+            asyncio.get_running_loop().call_soon(callback)
+            asyncio.get_running_loop().call_soon(kept.clear)
+
+    monkeypatch.setattr(process, "_look_for_callers", look)
+    assert asyncio.run(process.run()).code == 0
+    lines = logged(tmp_path, "failed_beside")
+    assert {line["text"].partition("'")[2] for line in lines} == {
+        "of a task'; please report it",
+        "of a callback'; please report it",
+    }
+    assert all("test_process.py" in "".join(line["fields"]["traceback"]) for line in lines)
+    assert "never retrieved" not in capfd.readouterr().err
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize("asked_before", [False, True], ids=["the first", "one after that which paused it"])
+def test_a_signal_while_it_ends_does_not_change_how_it_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_before: bool
+) -> None:
+    """All is saved by then; yet it said that it was stopped at once, with the exit code of that."""
+    process, close = process_at(tmp_path), Carrier.close
+    decided = []
+
+    async def closed(carrier: Carrier) -> None:
+        loop, handled = asyncio.get_running_loop(), asyncio.Event()
+        loop.add_signal_handler(signal.SIGUSR2, handled.set)
+        decided.append(process._stopped)
+        if asked_before:
+            process._asked_at = loop.time() - 2 * _AGAIN_S
+        for each in (signal.SIGINT, signal.SIGUSR2):
+            os.kill(os.getpid(), each)
+        await handled.wait()
+        await close(carrier)
+
+    monkeypatch.setattr(Carrier, "close", closed)
+    stop = asyncio.run(process.run())
+    assert [stop] == decided
+    assert stop.code == 0
+    assert process.pause_requested, "so it does not start again by itself"
+
+
+def test_who_lacks_the_library_for_discovery_is_told_so_and_nothing_stays_open(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    process = PeerProcess(alone_at(tmp_path, FEDERATION, data={"simulation": 1}, discovery=True), quiet=True)
+    monkeypatch.setattr("fedpeer.peer.runtime.discovery.importlib.util.find_spec", lambda name: None)
+    with pytest.raises(DiscoveryError):
+        asyncio.run(process.run())
+    del process
+    gc.collect()
+    assert "Unclosed" not in capfd.readouterr().err
