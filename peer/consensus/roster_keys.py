@@ -17,6 +17,8 @@ from itertools import chain
 
 from fedpeer.gossip.claims import Verify
 from fedpeer.peer.state.node_state import NodeState
+from fedpeer.peer.state.voters import with_keys
+from fedpeer.peer.wire.consensus_messages import VoterSet
 from fedpeer.peer.wire.roster import Entry, Roster, from_bytes
 
 #: Returns whether the peer of an entry signed a text with the key that the entry names: (entry, text, signature).
@@ -48,6 +50,11 @@ class RosterKeys:
         me = self._state.me
         entry = self._entry(me, number)
         return entry is None or entry.key == self._state.peer_groups.roster.by_id[me].key
+
+    def named(self, voter_set: VoterSet) -> VoterSet:
+        """Return a voter set with the keys of its roster, if that is known."""
+        roster = self._roster(voter_set.number)
+        return voter_set if roster is None else with_keys(voter_set, roster)
 
     def _entry(self, author: str, number: int) -> Entry | None:
         """Return the entry that names the author's key: that of this roster, else of the newest one before it."""

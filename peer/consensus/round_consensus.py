@@ -87,7 +87,7 @@ class RoundConsensus:
         election = Election(
             state.me,
             scope=scope,
-            voter_sets=tuple(consensus_state.voter_sets.values()),
+            voter_sets=tuple(map(self._keys.named, consensus_state.voter_sets.values())),
             force=consensus_state.holding.roster,
             hard_state=consensus_state.hard_state,
             progress=consensus_state.holding.progress,
