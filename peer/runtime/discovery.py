@@ -11,8 +11,8 @@ import hashlib
 import importlib.util
 import ipaddress
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from fedpeer.config.address import Endpoint, PeerUrl, loopback, unspecified
@@ -23,8 +23,8 @@ _SERVICE = "_fedpeer._tcp.local."
 _ANSWER_MS = 3000
 #: Most announcements that are asked about at once: anybody on the network can send any number of them.
 _ASKED_MAX = 64
-#: Most seconds between two attempts on a machine that has no network, and seconds between two looks at its addresses.
-_AGAIN_S_MAX, _MOVED_S = 60.0, 10.0
+#: Most seconds between two attempts on a machine that has no network.
+_AGAIN_S_MAX = 60.0
 #: Where the question goes, and an IPv6 address (RFC 3849) whose route shows this machine's own global one.
 _MULTICAST, _FAR, _MULTICAST_PORT = "224.0.0.251", "2001:db8::1", 5353
 
@@ -39,7 +39,7 @@ class Discovery:
     at       host and port that this peer listens on
     member   returns whether there is a peer of this id: others are not looked at, since anybody can announce them
     found    called with the id and the URL of each other peer of this federation that is found; None: it is gone
-    say      called with a sentence if multicast DNS fails here now, once until it works again
+    say      called with a sentence if this machine has no multicast DNS now; it is tried again
     """
 
     def __init__(
@@ -62,32 +62,24 @@ class Discovery:
         self._names: dict[str, str] = {}  # of the last announcement of each peer that was found
 
     async def run(self) -> None:
-        """Announce and look until cancelled. It is a help only: whatever fails is said once and tried again.
+        """Announce and look until cancelled; a machine without a network, or a network without it, ends nothing."""
+        from zeroconf import Error
 
-        If this machine's addresses change, it begins anew, since sockets and announcement are of the earlier ones.
-        """
-        told, again = False, pauses(most=_AGAIN_S_MAX)
-        while True:
+        told = False
+        for pause in pauses(most=_AGAIN_S_MAX):
             try:
-                hosts = _reached_at(self._at.host)
-                async with self._looking(hosts):
-                    told, again = False, pauses(most=_AGAIN_S_MAX)
-                    while _reached_at(self._at.host) == hosts:
-                        await asyncio.sleep(_MOVED_S)
-                continue
-            except Exception as problem:
+                await self._announce_and_look()
+            except (OSError, Error) as problem:
                 if not told:
-                    why = f"{type(problem).__name__}: {problem}"
-                    self._say(f"no peer is looked for by multicast DNS now ({why}); this is tried again")
+                    self._say(f"no peer is looked for by multicast DNS now ({problem}); this is tried again")
                 told = True
-            await asyncio.sleep(next(again))
+            await asyncio.sleep(pause)
 
-    @asynccontextmanager
-    async def _looking(self, hosts: list[str]) -> AsyncIterator[None]:
-        """Announce this peer at these addresses and look for others."""
-        from zeroconf import ServiceStateChange
+    async def _announce_and_look(self) -> None:
+        from zeroconf import Error, ServiceStateChange
         from zeroconf.asyncio import AsyncServiceBrowser, AsyncServiceInfo, AsyncZeroconf
 
+        hosts = _reached_at(self._at.host)
         info = AsyncServiceInfo(
             _SERVICE,
             f"{_label(self._federation, self._peer)}.{_SERVICE}",
@@ -95,6 +87,7 @@ class Discovery:
             addresses=[ipaddress.ip_address(host).packed for host in hosts],
             properties={"federation": self._federation, "peer": self._peer},
         )
+        zeroconf = AsyncZeroconf()
 
         def changed(zeroconf: Any, service_type: str, name: str, state_change: Any) -> None:
             if state_change is ServiceStateChange.Removed:
@@ -104,26 +97,27 @@ class Discovery:
                 self._asking.add(task)
                 task.add_done_callback(self._asking.discard)
 
-        zeroconf = AsyncZeroconf()
-        async with AsyncExitStack() as leaving:
-            leaving.push_async_callback(_quietly, zeroconf.async_close)
-            leaving.push_async_callback(_quietly, zeroconf.async_unregister_all_services)
-            leaving.push_async_callback(self._stop_asking)
+        try:
             await zeroconf.async_register_service(info, allow_name_change=True)
             browser = AsyncServiceBrowser(zeroconf.zeroconf, [_SERVICE], handlers=[changed])
-            leaving.push_async_callback(_quietly, browser.async_cancel)
-            yield
-
-    async def _stop_asking(self) -> None:
-        for task in self._asking:
-            task.cancel()
-        await asyncio.gather(*self._asking, return_exceptions=True)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                await browser.async_cancel()
+        finally:
+            for task in self._asking:
+                task.cancel()
+            await asyncio.gather(*self._asking, return_exceptions=True)
+            with suppress(OSError, Error):
+                await zeroconf.async_unregister_all_services()
+            await zeroconf.async_close()
 
     async def _ask(self, zeroconf: Any, name: str, *, near: bool) -> None:
         """Report the peer behind an announcement if it is of our federation, complete, and can be reached from here.
 
         An address of loopback is another machine's own, unless this peer is reached at one, too (`near`).
         """
+        from zeroconf import Error
         from zeroconf.asyncio import AsyncServiceInfo
 
         try:
@@ -131,9 +125,9 @@ class Discovery:
             if not await info.async_request(zeroconf, _ANSWER_MS):
                 return
             properties, hosts, port = info.decoded_properties, info.parsed_addresses(), info.port
-            hosts = [host for host in hosts if not ipaddress.ip_address(host).is_link_local and loopback(host) <= near]
-        except Exception:  # what no peer announces, and whatever else a stranger makes of it
+        except (OSError, ValueError, Error):  # what no peer announces
             return
+        hosts = [host for host in hosts if not ipaddress.ip_address(host).is_link_local and loopback(host) <= near]
         peer = str(properties.get("peer"))
         others = properties.get("federation") == self._federation and peer != self._peer and self._member(peer)
         if others and hosts and port:
@@ -144,12 +138,6 @@ class Discovery:
         for peer in [peer for peer, last in self._names.items() if last == name]:
             del self._names[peer]
             self._found(peer, None)
-
-
-async def _quietly(leave: Callable[[], Awaitable[object]]) -> None:
-    """Take leave of a network that may be gone: a failure here must not take the place of what ends the search."""
-    with suppress(Exception):
-        await leave()
 
 
 def _label(federation: str, peer: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fedpeer.config.address import Endpoint
-from fedpeer.peer.runtime.discovery import _MOVED_S, Discovery, DiscoveryError, _reached_at
+from fedpeer.peer.runtime.discovery import Discovery, DiscoveryError, _reached_at
 from fedpeer.peer.runtime.found_addresses import TURN_S, FoundAddresses
 from fedpeer.peer.runtime.process import PeerProcess
 from tests.peer.runtime.alone import alone_at
