@@ -31,8 +31,8 @@ ROSTERS = [
 ]
 
 
-def keys_of(me: str, present: int = 5) -> RosterKeys:
-    texts = {each.number: to_bytes(each) for each in ROSTERS[:present]}
+def keys_of(me: str, present: int = 5, first: int = 1) -> RosterKeys:
+    texts = {each.number: to_bytes(each) for each in ROSTERS[first - 1 : present]}
     durable = SimpleNamespace(consensus_states={EVERYONE: SimpleNamespace(rosters=texts)})
     groups = SimpleNamespace(roster=ROSTERS[present - 1])
     state: Any = SimpleNamespace(me=me, durable=durable, peer_groups=groups)
@@ -66,6 +66,7 @@ def test_nobody_signs_under_a_roster_that_names_it_with_another_key() -> None:
     bob, ann = keys_of("bob"), keys_of("ann")
     assert [each.number for each in ROSTERS if bob.signs_under(each.number)] == [3, 4, 5]
     assert all(ann.signs_under(each.number) for each in ROSTERS)
+    assert not keys_of("bob", first=2).signs_under(2), "its old key counts there, and it may not know of that"
 
 
 def test_rosters_between_which_a_key_has_changed_are_not_near_however_their_voters_became_known() -> None:

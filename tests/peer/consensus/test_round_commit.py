@@ -386,7 +386,9 @@ def test_a_coordinator_elected_with_the_old_key_of_a_voter_is_followed_no_longer
     voter_sets, grown = readmitted(), certificate(Proposal(5, 2, 3, Y), A, B)
     follower = machine(A, voter_sets, Disk(CommitState(3, None, grown), HardState(5, "")), np.random.default_rng(0))
     votes = tuple((each, signature(each, vote_text(SCOPE, each, 6, 1, B))) for each in (B, C))
-    assert first_refusal(follower.received(B, Heartbeat(LeaderCertificate(6, B, 1, votes), Progress()))) == "stale_roster"
+    assert (
+        first_refusal(follower.received(B, Heartbeat(LeaderCertificate(6, B, 1, votes), Progress()))) == "stale_roster"
+    )
 
 
 def test_a_voter_that_comes_back_with_another_key_counts_two_rounds_later() -> None:
