@@ -160,7 +160,7 @@ class DurableState:
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
     trained      the training of this round is done
     incarnation  of this peer: 1, and one more whenever it lost memory
-    generation   number of its last start; `first`: of the first one on this disk (0: not known)
+    generation   number of its last start; `first`: of the first one on this disk with this key (0: not known)
     met          incarnation by which each neighbor is known; `met_as`: (generation, nonce, signature of all three) of
                  the process that was met under it
     left         it handed everything over and left
@@ -271,7 +271,7 @@ class DurableState:
                         settled_D = self.x_n[self.index[group]]
                         self.groups[group] = replace(holding, active=False, settled_D=settled_D)
             case Started():
-                self.first = self.first if self.generation else entry.generation
+                self.first = self.first if self.generation and not self.rekeyed else entry.generation
                 self.generation = entry.generation
             case Met():
                 self._close_channels(entry.peer)
