@@ -131,8 +131,11 @@ class RoundConsensus:
     @property
     def _accepts(self) -> bool:
         """True if this peer may accept the proposal that it holds."""
-        accepted = self.consensus_state.holding.accepted
-        return accepted is not None and self.consensus_state.votes and self._keys.signs_under(accepted.roster)
+        consensus_state, holding = self.consensus_state, self.consensus_state.holding
+        accepted = holding.accepted
+        if accepted is None or not consensus_state.remembers(min(accepted.roster, holding.roster)):
+            return False
+        return consensus_state.votes and self._keys.signs_under(accepted.roster)
 
     @property
     def coordinator(self) -> str | None:
