@@ -368,6 +368,8 @@ class Node:
         state = self.state
         if state.phase == "stopped":
             return
+        for consensus in self.consensus_by_group.values():
+            consensus.abstain()
         greet(state)
         retransmit(state, self.repeats)
         if state.phase in ("gathering", "joining") and goes_over(state):

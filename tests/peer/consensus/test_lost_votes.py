@@ -12,7 +12,7 @@ from fedpeer.gossip.proofs import ChannelProof, GenerationProof, channel_text, g
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.consensus_state import ConsensusState, commit_state_changed
 from fedpeer.peer.state.entries import Entry, Reborn, Started, TermChanged, VoteLost, VotingAllowed
-from fedpeer.peer.state.events import Effect, MessageReceived, Note, Persist, Send, Tick
+from fedpeer.peer.state.events import Effect, MessageReceived, Note, OperatorCommand, Persist, Send, Tick
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.consensus_messages import (
@@ -303,6 +303,22 @@ def test_who_promised_something_with_its_new_key_on_another_disk_loses_its_vote(
 
 
 # ----------------------------------------------------------------------------------------------- without a vote
+
+
+def test_a_coordinator_that_loses_its_vote_while_it_leaves_coordinates_no_more() -> None:
+    """Whatever happens next, and in whichever phase: an acceptance that comes then would close its round."""
+    cluster = ServerCluster(world(3), Faults(links=LinkRules(delay=0.2, jitter=0.2)))
+    cluster.simulator.start()
+    assert cluster.reach(2, 1000.0)
+    leader = cluster.leading()
+    assert leader is not None
+    node = cluster.node(leader)
+    node.step(OperatorCommand("leave"))
+    election = node.consensus_by_group[EVERYONE].round_commit.election
+    assert (node.phase, election.leading) == ("leaving", True)
+    node.state.lose_vote()
+    node.step(Tick(node.state.now + 1))
+    assert not election.leading
 
 
 def test_who_has_no_vote_answers_no_candidate_and_never_stands() -> None:
