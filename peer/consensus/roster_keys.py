@@ -5,6 +5,14 @@ meanwhile, or admitted again with another key. Peers that were members then chec
 later do it with the earlier rosters that their consensus group keeps. So no peer signs under a roster that names it
 with another key than its present one: until a round names the roster with its new key, it is no voter.
 
+A voter with another key is another voter. No majority counts both, since each roster names one key, and two rosters
+between which a key has changed differ by two voters (`VoterSet.near`): first a round names the roster without the old
+key, then one names a roster with the new key. So whatever the old key has promised is known to enough of those who
+decide without it, as when one voter leaves and a stranger joins, and the new key is bound by its own promises only.
+What the peer's disk has of the old key's binds it, too, which harms nothing; what it does not have, nobody needs. If
+the roster without it were left out, an acceptance by the new key would count for a majority of the roster with the old
+one, and two models could be in force after one round.
+
 An acceptance may be of a voter that the named roster puts out. Its key is in an earlier one, which may not be known
 here; then a signature that does not fit proves nothing against who passes it on (`is_certain`).
 """
@@ -17,6 +25,8 @@ from itertools import chain
 
 from fedpeer.gossip.claims import Verify
 from fedpeer.peer.state.node_state import NodeState
+from fedpeer.peer.state.voters import with_keys
+from fedpeer.peer.wire.consensus_messages import VoterSet
 from fedpeer.peer.wire.roster import Entry, Roster, from_bytes
 
 #: Returns whether the peer of an entry signed a text with the key that the entry names: (entry, text, signature).
@@ -48,10 +58,15 @@ class RosterKeys:
         return roster is not None and author in roster.by_id
 
     def signs_under(self, number: int) -> bool:
-        """Return whether this peer may sign under a roster: unless that names it with another key."""
+        """Return whether this peer may sign under a roster: its present key is the one that counts there."""
         me = self._state.me
         entry = self._entry(me, number)
-        return entry is None or entry.key == self._state.peer_groups.roster.by_id[me].key
+        return entry is not None and entry.key == self._state.peer_groups.roster.by_id[me].key
+
+    def named(self, voter_set: VoterSet) -> VoterSet:
+        """Return a voter set with the keys of its roster, if that is known."""
+        roster = self._roster(voter_set.number)
+        return voter_set if roster is None else with_keys(voter_set, roster)
 
     def _entry(self, author: str, number: int) -> Entry | None:
         """Return the entry that names the author's key: that of this roster, else of the newest one before it."""

@@ -10,7 +10,8 @@ anything else: a majority may have accepted it. The votes ensure that its own is
 (`election.py`). Acceptances of an earlier term never count for a later one.
 
 The voter set changes by committed round: each names the roster that counts from the next round on. It must be accepted
-by a majority of both, and they differ by at most one voter, so that majorities of neighboring voter sets always meet.
+by a majority of both, and they differ by at most one voter, so that majorities of neighboring voter sets always meet
+(a voter with another key is another one: `roster_keys.py`).
 So no round names an earlier roster than the round before it, and a majority of an earlier one commits nothing. A peer
 that has applied no round yet does not know the round before, and believes a majority of any roster.
 

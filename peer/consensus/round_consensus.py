@@ -87,7 +87,7 @@ class RoundConsensus:
         election = Election(
             state.me,
             scope=scope,
-            voter_sets=tuple(consensus_state.voter_sets.values()),
+            voter_sets=tuple(map(self._keys.named, consensus_state.voter_sets.values())),
             force=consensus_state.holding.roster,
             hard_state=consensus_state.hard_state,
             progress=consensus_state.holding.progress,
@@ -131,8 +131,11 @@ class RoundConsensus:
     @property
     def _accepts(self) -> bool:
         """True if this peer may accept the proposal that it holds."""
-        accepted = self.consensus_state.holding.accepted
-        return accepted is not None and self.consensus_state.votes and self._keys.signs_under(accepted.roster)
+        consensus_state, holding = self.consensus_state, self.consensus_state.holding
+        accepted = holding.accepted
+        if accepted is None or not consensus_state.remembers(min(accepted.roster, holding.roster)):
+            return False
+        return consensus_state.votes and self._keys.signs_under(accepted.roster)
 
     @property
     def coordinator(self) -> str | None:
@@ -195,7 +198,6 @@ class RoundConsensus:
         """Let the election go on: vote, stand, lead; note when rounds pause and resume."""
         state = self.state
         allow_voting(self)
-        self._abstain()
         if self._votes(self.round_commit.holding.roster):
             there = [peer for peer in state.others if state.others.present(peer)]
             self._do(self.round_commit.tick(state.now, there))
@@ -213,6 +215,14 @@ class RoundConsensus:
             text = f"no coordinator{self._named}: {wanted}; rounds pause"
             state.note("warning", "rounds_paused", text, round=self.applied, group=self.group)
 
+    def abstain(self) -> None:
+        """Coordinate no more and stand no more while this peer has no vote, whatever took it.
+
+        Within the step of the loss nothing is signed before this: whoever votes, accepts or ticks asks for the vote.
+        """
+        if not self.consensus_state.votes:
+            self._do(self.round_commit.abstain())
+
     def on_consensus_message(self, peer: str, ballot: ConsensusMessage) -> None:
         """Handle a message of the election, or about a committed round."""
         message = ballot.message
@@ -220,7 +230,6 @@ class RoundConsensus:
             text = f"{peer} shows what this peer signed as a voter and does not remember: it gives up its vote"
             self.state.note("warning", "no_vote", text, peer=peer, number=roster)
             self.state.lose_vote(roster)
-        self._abstain()
         if isinstance(message, VoteRequest) and not self._votes(message.roster):
             return
         # Where shares are exchanged, too, a peer may hold a mean before its round is over.
@@ -315,15 +324,9 @@ class RoundConsensus:
 
     def go_on(self) -> None:
         """Go as far as possible: send the update of the round under way, close the round."""
-        self._abstain()
         self._offer()
         if not self.over and self.round_commit.gathering:
             self._close()
-
-    def _abstain(self) -> None:
-        """Coordinate no more and stand no more while this peer has no vote."""
-        if not self.consensus_state.votes:
-            self._do(self.round_commit.abstain())
 
     def _gather(self) -> None:
         """Begin to collect updates for the round under way; under a goal, those that wait go over to it."""

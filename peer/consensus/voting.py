@@ -12,6 +12,9 @@ takes part in each and remembers; so this peer votes again once the two have met
 shows it in answer to each Hello of this peer; one that does not show it for two minutes lies, and is not asked. Else
 one liar of three voters could keep another one from ever voting again.
 
+A peer that a roster takes out of the group, and a later one brings back, keeps its term and vote, but not what it
+accepted: it neither votes nor accepts under the rosters of before it left.
+
 A peer that starts on an empty disk waits until more than half of the other voters have met this process. An earlier
 process had met more than half of them before it promised anything, so at least one of them knows of it. Voters to whom
 it does not listen do not count: they lie, and what they know of an earlier process would be worth nothing. Else one
@@ -190,7 +193,7 @@ def forgotten_promise(consensus: VotingIn, message: Message) -> int | None:
     """Return the roster under which this peer signed a vote or an acceptance that it does not remember; None: none.
 
     Only its own signature shows that: by word alone a liar could take any peer's vote. Promises under rosters for which
-    the vote is lost already show nothing new.
+    the vote is lost already, or those of before it left the group, show nothing new.
     """
     state, consensus_state = consensus.state, consensus.consensus_state
     me, scope = state.me, consensus.round_commit.election.scope
@@ -207,7 +210,7 @@ def forgotten_promise(consensus: VotingIn, message: Message) -> int | None:
             text = acceptance_text(scope, me, proposal)
         case _:
             return None
-    if known or roster <= consensus_state.lost:
+    if known or roster <= consensus_state.forgotten:
         return None
     own = (signature for author, signature in signatures if author == me)
     return roster if any(state.verify(me, text, signature) for signature in own) else None

@@ -305,15 +305,15 @@ class Node:
         return durable.generation + 1 + leap
 
     def _before(self, durable: DurableState) -> range:
-        """Return the generations of the earlier processes on this disk."""
+        """Return the generations of the earlier processes on this disk that had this peer's present key."""
         number = self._number(durable)
-        return range(durable.first, number) if durable.generation else range(number, number)
+        return range(durable.first, number) if durable.generation and not durable.rekeyed else range(number, number)
 
     def _wake(self) -> None:
         """Start this process on its durable state, and enter its first phase."""
         state = self.state
         state.start(self._number(state.durable))
-        if self._forgot or state.durable.rekeyed:
+        if self._forgot:  # who has another key has forgotten nothing: it is another voter (`roster_keys.py`)
             state.lose_vote()
         close_books(state)  # by the roster found at the start
         for consensus in self.consensus_by_group.values():
@@ -368,6 +368,8 @@ class Node:
         state = self.state
         if state.phase == "stopped":
             return
+        for consensus in self.consensus_by_group.values():
+            consensus.abstain()
         greet(state)
         retransmit(state, self.repeats)
         if state.phase in ("gathering", "joining") and goes_over(state):

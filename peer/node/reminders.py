@@ -190,7 +190,8 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
 
     Of two running processes with one identity the one that started later goes on (E15). A process that has just started
     is the later one: it takes the next generation. State that an earlier process signed and this disk does not have is
-    lost memory, and so are the promises of a process that did not run on this disk.
+    lost memory, and so are the promises of a process that did not run on this disk. That one of an earlier incarnation
+    did not is known already if the vote was lost once: who left, or has another key, keeps its vote when it comes back.
 
     Args:
         sender: the peer that shows the proof; "": nobody in particular.
@@ -212,7 +213,8 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
     other_disk = other_process and number not in starts.before
     unknown = later or (other_disk and (not starts.before or number < starts.before.start))
     lost = incarnation > durable.incarnation or (incarnation == durable.incarnation and unknown)
-    if lost or later or (other_disk and incarnation == durable.incarnation):
+    known = incarnation < durable.incarnation and all(each.lost for each in durable.consensus_states.values())
+    if lost or later or (other_disk and not known):
         state.lose_vote()
     if later:
         state.start(number + 1)

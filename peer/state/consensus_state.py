@@ -60,6 +60,8 @@ class ConsensusState:
                     vote
     lost            number of the newest of these rosters: under it and earlier ones this peer does not vote, if a
                     majority is possible without it; 0: nothing was forgotten
+    left            the same of the last roster with which this peer was a member before it left the group; 0: it never
+                    left
     """
 
     client: bytes
@@ -72,6 +74,7 @@ class ConsensusState:
     voting_allowed: bool = False
     lost: int = 0
     rosters: Mapping[int, bytes] = field(default_factory=dict)
+    left: int = 0
 
     @property
     def votes(self) -> bool:
@@ -84,7 +87,37 @@ class ConsensusState:
         Of one or two voters all take part in each majority, so the other one remembers.
         """
         known = self.voter_sets.get(number)
-        return number > self.lost or (known is not None and len(known.voters) <= _ALL_NEEDED)
+        return number > self.forgotten or (known is not None and len(known.voters) <= _ALL_NEEDED)
+
+    @property
+    def forgotten(self) -> int:
+        """Number of the newest roster under which this peer may have promised what it does not know; 0: none."""
+        return max(self.lost, self.left)
+
+    def put_aside(self) -> ConsensusState:
+        """Return what a peer keeps of a group that it leaves: its term and vote, and for which rosters that is all.
+
+        It would not accept what a coordinator of an earlier term proposes, nor vote twice. What it has accepted or
+        applied, and so whom it may vote for under these rosters, is gone with the models.
+        """
+        left = max(self.voter_sets, default=self.left)
+        return ConsensusState(
+            b"",
+            CommitState(left),
+            {},
+            hard_state=self.hard_state,
+            voting_allowed=self.voting_allowed,
+            lost=self.lost,
+            left=left,
+        )
+
+    def taken_up(self, blank: ConsensusState) -> ConsensusState:
+        """Return the state with which a peer goes on in a group: this one, or a blank one if it was put aside."""
+        if self.voter_sets:
+            return self
+        return replace(
+            blank, hard_state=self.hard_state, voting_allowed=self.voting_allowed, lost=self.lost, left=self.left
+        )
 
     @property
     def content(self) -> bytes | None:
@@ -187,6 +220,7 @@ def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
         "study": pending and (pending.round, pending.update, pending.client),
         "sworn": consensus_state.voting_allowed,
         "lost": consensus_state.lost,
+        "left": consensus_state.left,
         "rosters": list(consensus_state.rosters.items()),
     }
 
@@ -208,6 +242,7 @@ def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
         pending=fields["study"] and PendingUpdate(*fields["study"]),
         voting_allowed=fields["sworn"],
         lost=fields["lost"],
+        left=fields.get("left", 0),  # states of earlier releases forgot it
         rosters=dict(fields["rosters"]),
     )
 

@@ -160,12 +160,13 @@ class DurableState:
     round        1, 2, ...: the round in which it trains, or after whose training it averages; 0 before the first
     trained      the training of this round is done
     incarnation  of this peer: 1, and one more whenever it lost memory
-    generation   number of its last start; `first`: of the first one on this disk (0: not known)
+    generation   number of its last start; `first`: of the first one on this disk with this key (0: not known)
     met          incarnation by which each neighbor is known; `met_as`: (generation, nonce, signature of all three) of
                  the process that was met under it
     left         it handed everything over and left
     rekeyed      it was stored when this peer had another key: the peer was revoked and admitted again
-    consensus_states     consensus states by group; empty if peers average by themselves
+    consensus_states     consensus states by group, also of those that the peer has left (`put_aside`); empty if peers
+                 average by themselves
     places       by group that a coordinator averages, places (D,) int64 of its scalars in the parameters
     """
 
@@ -224,14 +225,14 @@ class DurableState:
         return gone
 
     def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
-        """Go on in other consensus groups: drop the states of those that no longer exist; new ones start `blank`.
+        """Go on in other consensus groups: put the states of all others aside; new ones start `blank`.
 
         A peer that has forgotten promises may have made some in a new group, too.
         """
-        lost = max((each.lost for each in self.consensus_states.values()), default=0)
-        self.consensus_states = {
-            group: self.consensus_states.get(group, replace(consensus_state, lost=lost))
-            for group, consensus_state in blank.items()
+        known, lost = self.consensus_states, max((each.lost for each in self.consensus_states.values()), default=0)
+        self.consensus_states = {group: each.put_aside() for group, each in known.items() if group not in blank} | {
+            group: known[group].taken_up(new) if group in known else replace(new, lost=lost)
+            for group, new in blank.items()
         }
         self.places = places
 
@@ -271,7 +272,7 @@ class DurableState:
                         settled_D = self.x_n[self.index[group]]
                         self.groups[group] = replace(holding, active=False, settled_D=settled_D)
             case Started():
-                self.first = self.first if self.generation else entry.generation
+                self.first = self.first if self.generation and not self.rekeyed else entry.generation
                 self.generation = entry.generation
             case Met():
                 self._close_channels(entry.peer)

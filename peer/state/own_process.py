@@ -14,7 +14,8 @@ from fedpeer.peer.wire.signed_contract import SignedContract
 class OwnStarts:
     """Starts of this peer that matter while this process runs.
 
-    before        generations of the earlier processes on this disk; empty: this process found an empty disk
+    before        generations of the earlier processes on this disk; empty: this process found an empty disk, or one of
+                  when the peer had another key
     numbers       generations under which it has run
     known_to_all  all mates have met this process
     signature     the last own numbers that were signed, with the signature (64 bytes)

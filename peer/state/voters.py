@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from torch import Tensor
 
@@ -37,4 +37,9 @@ def voter_set(roster: Roster, among: Collection[str] | None = None) -> VoterSet:
     """
     members = frozenset(roster.by_id if among is None else roster.by_id.keys() & set(among))
     voters = frozenset(entry.id for entry in roster.entries if entry.voter and entry.id in members)
-    return VoterSet(roster.number, voters or members, members)
+    return with_keys(VoterSet(roster.number, voters or members, members), roster)
+
+
+def with_keys(voter_set: VoterSet, roster: Roster) -> VoterSet:
+    """Return a voter set with the keys that its roster names."""
+    return replace(voter_set, keys={voter: roster.by_id[voter].key for voter in voter_set.voters})

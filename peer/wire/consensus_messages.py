@@ -11,8 +11,8 @@ claim of membership, is worth nothing here.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from fedpeer.gossip.claims import Verify, joined_fields, whole
@@ -42,19 +42,28 @@ class Scope:
 
 @dataclass(frozen=True, slots=True)
 class VoterSet:
-    """The voters under a numbered roster: all `members` learn of committed rounds, the `voters` among them decide."""
+    """The voters under a numbered roster: all `members` learn of committed rounds, the `voters` among them decide.
+
+    keys   of the voters, as far as they are known: a state of an early release has none
+    """
 
     number: int
     voters: frozenset[str]
     members: frozenset[str]
+    keys: Mapping[str, bytes] = field(default_factory=dict, compare=False)
 
     def carried(self, by: Iterable[str]) -> bool:
         """Return whether these peers include more than half of the voters."""
         return 2 * len(self.voters.intersection(by)) > len(self.voters)
 
     def near(self, other: VoterSet) -> bool:
-        """Return whether the two differ by at most one voter: then each majority of one meets each of the other."""
-        return len(self.voters ^ other.voters) <= 1
+        """Return whether the two differ by at most one voter: then each majority of one meets each of the other.
+
+        A voter with another key is another voter, which may not know what the first one promised. So the two differ by
+        two: one is gone, and one is new.
+        """
+        same_keys = all(self.keys.get(voter, key) == key for voter, key in other.keys.items())
+        return len(self.voters ^ other.voters) <= 1 and same_keys
 
 
 @dataclass(frozen=True, slots=True)

@@ -265,12 +265,12 @@ def voters_join(seed: int) -> None:
 
 
 def voter_readmitted(seed: int) -> None:
-    """A voter is revoked and admitted again with another key, on an empty disk, while rounds go on and one peer is
-    away: what it signed before counts by its old key, nobody is blamed for passing it on, and it votes again once a
-    round has named the roster with its new key."""
+    """A voter is revoked and admitted again with another key, on its old disk or an empty one, while rounds go on and
+    one peer is away: what it signed before counts by its old key, nobody is blamed for passing it on, and it votes
+    again once a round has named the roster with its new key."""
     made = world(5)
     again, away = made.peers[seed % 5], made.peers[(seed + 1 + seed // 5 % 4) % 5]
-    acts = (Act(CALM, "lose", again, 60.0), Act(CALM + seed % 7, "kill", away, 60.0))
+    acts = (Act(CALM, ("kill", "lose")[seed % 2], again, 60.0), Act(CALM + seed % 7, "kill", away, 60.0))
     faults = Faults(seed=seed, links=QUICK, acts=acts, heal=CALM + 100.0)
     consensus_cluster = ServerCluster(made, faults, roster=made.peers)
     simulator, factory = consensus_cluster.simulator, consensus_cluster.node_factory

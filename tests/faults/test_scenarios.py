@@ -55,7 +55,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "vote_forgotten": ((0, 5), ()),
     "voters_change": ((9,), ()),
     "voters_join": ((0, 1), ()),
-    "voter_readmitted": ((3,), ()),
+    "voter_readmitted": ((2, 3), ()),
     "coordinator_leaves": ((0,), ()),
     "ending": ((0, 29), ()),
     "starved": ((0,), (72,)),  # 72: two voters in a later term than the coordinator, and a dead one

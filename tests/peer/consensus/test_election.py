@@ -821,6 +821,25 @@ def test_majorities_of_neighboring_electorates_meet(count: int) -> None:
         assert not (one.carried(first) and two.carried(everyone - first)), first
 
 
+@pytest.mark.parametrize(
+    ("one", "other", "near"),
+    [
+        ({A: b"1", B: b"2"}, {A: b"1", B: b"2"}, True),
+        ({A: b"1", B: b"2"}, {A: b"1", B: b"3"}, False),
+        ({A: b"1", B: b"2"}, {A: b"1"}, True),
+        ({A: b"1", B: b"2"}, {A: b"3"}, False),
+        ({A: b"1", B: b"2"}, {A: b"", B: b""}, True),
+    ],
+    ids=["the same", "another key", "one is gone", "one is gone, and another has a new key", "a state without keys"],
+)
+def test_a_voter_with_another_key_is_another_voter(one: dict[str, bytes], other: dict[str, bytes], near: bool) -> None:
+    first, second = (
+        VoterSet(number, frozenset(keys), frozenset(keys), {voter: key for voter, key in keys.items() if key})
+        for number, keys in enumerate((one, other), 1)
+    )
+    assert first.near(second) is second.near(first) is near
+
+
 def test_no_two_statements_share_a_text() -> None:
     scopes = [SCOPE, Scope(SCOPE.federation, "else"), Scope(bytes(16), SCOPE.group)]
     votes = [(a, term, roster, c) for a in (A, B) for term in (1, 2) for roster in (1, 2) for c in (A, B)]

@@ -12,7 +12,7 @@ from fedpeer.gossip.proofs import ChannelProof, GenerationProof, channel_text, g
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.consensus_state import ConsensusState, commit_state_changed
 from fedpeer.peer.state.entries import Entry, Reborn, Started, TermChanged, VoteLost, VotingAllowed
-from fedpeer.peer.state.events import Effect, MessageReceived, Note, Persist, Send, Tick
+from fedpeer.peer.state.events import Effect, MessageReceived, Note, OperatorCommand, Persist, Send, Tick
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.consensus_messages import (
@@ -29,9 +29,11 @@ from fedpeer.peer.wire.consensus_messages import (
     vote_text,
 )
 from fedpeer.peer.wire.messages import ConsensusMessage, Hello, Reminder
+from fedpeer.peer.wire.roster import sign
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.group_cluster import GroupCluster, world_with_shares
+from tests.faults.peer_cluster import AUTHORITY
 from tests.faults.server_cluster import ServerCluster, world
 
 ME, OTHER, THIRD = "peer1", "peer2", "peer3"
@@ -257,7 +259,66 @@ def test_who_finds_an_older_disk_by_a_share_gives_up_its_vote_in_all_groups() ->
     assert not any(each.votes for each in states.values())
 
 
+# ----------------------------------------------------------------------------------------------- with another key
+
+
+def readmitted() -> Node:
+    """Return a node that starts on its disk after it was revoked, and admitted again with another key by roster 3."""
+    cluster = ServerCluster(world(3), Faults(links=LinkRules(delay=0.2, jitter=0.2)), roster=world(3).peers)
+    cluster.simulator.start()
+    assert cluster.reach(2, 1000.0)
+    again = cluster.signed(3, cluster.made.peers)
+    cluster.node_factory.keys[ME] = key = bytes(range(32))
+    entries = tuple(replace(each, key=key) if each.id == ME else each for each in again.entries)
+    cluster.admit(sign(replace(again, entries=entries), AUTHORITY), [ME])
+    node = cluster.node_factory.node(ME, cluster.simulator.kept(ME))
+    node.step(Tick(1))
+    assert node.durable.incarnation == 2
+    return node
+
+
+def test_who_is_admitted_again_with_another_key_has_forgotten_nothing_and_votes_under_the_roster_with_that() -> None:
+    node = readmitted()
+    consensus, term = node.consensus_by_group[EVERYONE], state_of(node).hard_state.term
+    assert term > 0, "it knows what it promised with the old key"
+    assert not consensus._votes(1), "its old key counts there"
+    node.state.write(commit_state_changed(EVERYONE, replace(state_of(node).holding, roster=3)))
+    assert consensus._votes(3)
+
+
+@pytest.mark.parametrize("ahead", [-2, -1, 2])
+def test_who_promised_something_with_its_new_key_on_another_disk_loses_its_vote(ahead: int) -> None:
+    """It came back on an empty disk first, as incarnation 1, and then the old one was put back.
+
+    That start may have a number that a process on this disk had with the old key.
+    """
+    node = readmitted()
+    number = node.durable.generation
+    again = node.again(node.moment())
+    again.step(Tick(1))
+    again.step(MessageReceived(OTHER, 1, 0, start_of(again, number, 6)))
+    assert not state_of(again).lost, "its own first start with this key"
+    again.step(MessageReceived(OTHER, 1, 0, start_of(again, number + ahead, 6)))
+    assert state_of(again).lost == 3
+
+
 # ----------------------------------------------------------------------------------------------- without a vote
+
+
+def test_a_coordinator_that_loses_its_vote_while_it_leaves_coordinates_no_more() -> None:
+    """Whatever happens next, and in whichever phase: an acceptance that comes then would close its round."""
+    cluster = ServerCluster(world(3), Faults(links=LinkRules(delay=0.2, jitter=0.2)))
+    cluster.simulator.start()
+    assert cluster.reach(2, 1000.0)
+    leader = cluster.leading()
+    assert leader is not None
+    node = cluster.node(leader)
+    node.step(OperatorCommand("leave"))
+    election = node.consensus_by_group[EVERYONE].round_commit.election
+    assert (node.phase, election.leading) == ("leaving", True)
+    node.state.lose_vote()
+    node.step(Tick(node.state.now + 1))
+    assert not election.leading
 
 
 def test_who_has_no_vote_answers_no_candidate_and_never_stands() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -335,6 +335,70 @@ def test_who_was_the_only_voter_once_deposes_nobody_and_commits_nothing_later() 
     assert cluster.refused["stale_roster"] > 10
 
 
+# ------------------------------------------------------------------------------------------- a voter with another key
+
+
+def readmitted() -> list[VoterSet]:
+    """Return three rosters: C is put out by the second, and admitted again with another key by the third."""
+    rest = {A: b"a", B: b"b"}
+    return [
+        VoterSet(number, frozenset(keys), ALL.members, keys)
+        for number, keys in enumerate((rest | {C: b"old"}, rest, rest | {C: b"new"}), 1)
+    ]
+
+
+def talk(one: RoundCommit, said: Iterable[Out], other: RoundCommit) -> None:
+    """Let two peers that have the models X and Y talk, and nobody else, until both are silent."""
+    for out in said:
+        if isinstance(out, SendConsensus) and out.to == other.election.me:
+            talk(other, other.received(one.election.me, out.message), one)
+
+
+def proposed(cluster: tuple[RoundCommit, RoundCommit], digest: bytes) -> None:
+    """Let a coordinator propose this model, while only one other peer hears it."""
+    lead, other = cluster
+    for each in cluster:
+        each.holds(X)
+        each.holds(Y)
+    for tick in range(1000, 1010):  # until its next heartbeat
+        talk(lead, lead.tick(tick, ()), other)
+    talk(lead, lead.propose(digest), other)
+
+
+def test_a_voter_that_comes_back_with_another_key_undoes_nothing_that_it_decided_with_the_old_one() -> None:
+    """A coordinates in term 5, and stands still. B and C commit a round in term 6; then C loses its disk and its key,
+    and comes back as another voter, which hears A only."""
+    voter_sets = readmitted()
+    later = coordinator(B, C, 6, voter_sets)
+    before = machine(C, voter_sets[:1], Disk(CommitState(1, None, FIRST), HardState(6, B)), np.random.default_rng(0))
+    later.election.known = {1: voter_sets[0]}
+    proposed((later, before), Y)
+    assert later.holding.applied is not None, "B and C are a majority"
+    assert later.holding.applied.proposal == Proposal(6, 2, 1, Y)
+    earlier = coordinator(A, C, 5, voter_sets)
+    anew = machine(C, voter_sets, Disk(CommitState(3)), np.random.default_rng(0))
+    proposed((earlier, anew), X)
+    assert anew.election.coordinator == A, "it believes A, which a majority elected"
+    assert [each.holding.applied for each in (earlier, anew)] == [FIRST, FIRST], "there would be two models for round 2"
+
+
+def test_a_coordinator_elected_with_the_old_key_of_a_voter_is_followed_no_longer_once_the_new_one_counts() -> None:
+    voter_sets, grown = readmitted(), certificate(Proposal(5, 2, 3, Y), A, B)
+    follower = machine(A, voter_sets, Disk(CommitState(3, None, grown), HardState(5, "")), np.random.default_rng(0))
+    votes = tuple((each, signature(each, vote_text(SCOPE, each, 6, 1, B))) for each in (B, C))
+    assert (
+        first_refusal(follower.received(B, Heartbeat(LeaderCertificate(6, B, 1, votes), Progress()))) == "stale_roster"
+    )
+
+
+def test_a_voter_that_comes_back_with_another_key_counts_two_rounds_later() -> None:
+    """First the roster without it comes into force, then the one with its new key."""
+    cluster = ConsensusCluster(1, 3, voter_sets=readmitted())
+    assert cluster.run(300, lambda: cluster.rounds >= 4)
+    assert [each.proposal.roster for _, each in applications(cluster.history)[:9:3]] == [2, 3, 3]
+    assert not judge(cluster)
+
+
 def test_who_was_away_during_several_rosters_comes_back_and_helps_to_elect() -> None:
     cluster = ConsensusCluster(2, 5, voter_sets=GROWN[2:])
     away, peers = cluster.peers[0], cluster.peers
@@ -410,17 +474,18 @@ def follower(holding: CommitState | None = None) -> RoundCommit:
     return round_commit
 
 
-def coordinator() -> RoundCommit:
-    """Return B, which coordinates round 2 in term 5."""
-    round_commit = machine(B, [ALL], Disk(CommitState(1, None, FIRST), HardState(4, A)), np.random.default_rng(0))
+def coordinator(me: str = B, by: str = A, term: int = 5, voter_sets: Collection[VoterSet] = (ALL,)) -> RoundCommit:
+    """Return a peer that coordinates round 2 in a term, by the vote of another one."""
+    disk = Disk(CommitState(1, None, FIRST), HardState(term - 1, A))
+    round_commit = machine(me, voter_sets, disk, np.random.default_rng(0))
     now = 0
     while not round_commit.election.leading:
         out = round_commit.tick(now := now + 1, ())
         for said in out:
             if isinstance(said, SendConsensus) and isinstance(said.message, VoteRequest):
                 pre = said.message.pre
-                text = vote_text(SCOPE, A, 5, 1, B)
-                round_commit.received(A, VoteReply(5, pre, True, b"" if pre else signature(A, text)))
+                text = vote_text(SCOPE, by, term, 1, me)
+                round_commit.received(by, VoteReply(term, pre, True, b"" if pre else signature(by, text)))
                 break
     return round_commit
 

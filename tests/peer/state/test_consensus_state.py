@@ -15,6 +15,8 @@ from fedpeer.peer.state.consensus_state import (
     VOTER_SETS_MAX,
     ConsensusState,
     commit_state_changed,
+    consensus_state_fields,
+    consensus_state_of,
     holding_of,
     voter_set_known,
 )
@@ -170,3 +172,23 @@ def test_a_group_that_a_later_roster_brings_knows_of_the_loss() -> None:
     made.seated({}, {GROUP: consensus_state(), "blue": consensus_state()})
     assert [made.consensus_states[group].lost for group in (GROUP, "blue")] == [4, 4]
     assert not made.consensus_states["blue"].voting_allowed
+
+
+def test_a_group_that_is_left_and_come_back_to_is_blank_but_for_the_promises() -> None:
+    made, blank = durable(), {GROUP: consensus_state()}
+    made.apply(TermChanged(group=GROUP, term=7, voted="ann"))
+    made.apply(voter_set_known(GROUP, VoterSet(4, PEERS, PEERS)))
+    made.apply(VotingAllowed(group=GROUP, lost=2))
+    for _ in range(2):  # a roster changes nothing in it while the peer is away
+        made.seated({}, {})
+        aside = made.consensus_states[GROUP]
+        assert (aside.left, aside.lost, aside.models, aside.voter_sets) == (4, 2, {}, {})
+    made.consensus_states[GROUP] = consensus_state_of(consensus_state_fields(aside))
+    made.seated({}, {**blank, "blue": consensus_state()})
+    found = made.consensus_states[GROUP]
+    assert (found.hard_state, found.left, found.lost, found.voting_allowed) == (HardState(7, "ann"), 4, 2, True)
+    assert (found.client, found.voter_sets) == (blank[GROUP].client, blank[GROUP].voter_sets)
+    assert made.consensus_states["blue"].left == 0
+    assert [number for number in range(1, 7) if found.remembers(number)] == [5, 6]
+    made.seated({}, blank)
+    assert made.consensus_states[GROUP] is found
