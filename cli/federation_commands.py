@@ -115,6 +115,7 @@ def join_command(
     from fedpeer.peer.runtime.enrolment import join_federation as ask
     from fedpeer.peer.runtime.invitation import Token
     from fedpeer.peer.runtime.invitation_files import folder_writable, new_folder, write_peer
+    from fedpeer.peer.runtime.roster_history import history_file, write_history
 
     problems: list[ConfigProblem] = []
     options = Token.read(token)
@@ -136,6 +137,8 @@ def join_command(
             )
             if admission.contract is not None:
                 write_contract(contract_file(building / "roster.json"), admission.contract)
+            if admission.earlier:
+                write_history(history_file(building / "roster.json"), admission.earlier)
             if has_model:
                 _put_model(building)
     file = place / f"{options.peer}.yaml"

@@ -230,7 +230,8 @@ class RoundConsensus:
             text = f"{peer} shows what this peer signed as a voter and does not remember: it gives up its vote"
             self.state.note("warning", "no_vote", text, peer=peer, number=roster)
             self.state.lose_vote(roster)
-        if isinstance(message, VoteRequest) and not self._votes(message.roster):
+        outdated = self.round_commit.election.outdated  # that is refused by name, and nothing is signed
+        if isinstance(message, VoteRequest) and not (self._votes(message.roster) or outdated(message.roster)):
             return
         # Where shares are exchanged, too, a peer may hold a mean before its round is over.
         if isinstance(message, Heartbeat | ShortHeartbeat | HeartbeatReply) and not self.state.peer_groups.groups:

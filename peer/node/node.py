@@ -317,7 +317,8 @@ class Node:
             state.lose_vote()
         close_books(state)  # by the roster found at the start
         for consensus in self.consensus_by_group.values():
-            voting.learn_roster(consensus, state.peer_groups.roster)
+            for roster in (*self.setup.earlier, state.peer_groups.roster):
+                voting.learn_roster(consensus, roster)
         if state.phase == "stopped":
             return
         if state.durable.left:

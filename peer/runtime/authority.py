@@ -2,14 +2,14 @@
 
 The owner of this folder decides who belongs to the federation. Each change reads the roster anew under a lock, makes
 the roster with the next number, and replaces the file atomically, so that two invitations at once cannot make two
-rosters with one number. Copies in peers' folders beside it are replaced, too; peers elsewhere receive it by
-`announce.py` and from one another.
+rosters with one number. The one before is kept (`roster_history.py`). Copies in peers' folders beside it are replaced,
+too; peers elsewhere receive it by `announce.py` and from one another.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, pem
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract, write_contract
 from fedpeer.peer.runtime.identity import Identity, examine_identity, read_roster
+from fedpeer.peer.runtime.roster_history import history_file, read_history, with_next, write_history
 from fedpeer.peer.wire.messages import CONTRACT_BYTES_MAX
 from fedpeer.peer.wire.roster import AUTHORITY, Roster, RosterError, newer, to_bytes
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
@@ -96,11 +97,13 @@ def change_roster(authority: Authority, change: Change) -> Roster:
     if lock is None:
         raise EnrolmentError("Another command is changing this roster; try again when it is done.")
     try:
-        roster = change(authority.roster, authority.identity.key)
-        _replace(authority.folder / "roster.json", roster)
-        for path in authority.folder.glob("*/roster.json"):
+        path, before = authority.folder / "roster.json", authority.roster
+        roster = change(before, authority.identity.key)
+        earlier = with_next(read_history(history_file(path), roster.authority), before)
+        _replace(path, roster, earlier)
+        for copy in authority.folder.glob("*/roster.json"):
             with suppress(OSError):
-                _bring_up(path, roster)
+                _bring_up(copy, roster, earlier)
     finally:
         os.close(lock)
     return roster
@@ -151,15 +154,16 @@ def _ours(roster: Path, authority: bytes) -> bool:
         return False
 
 
-def _bring_up(path: Path, roster: Roster) -> None:
+def _bring_up(path: Path, roster: Roster, earlier: Sequence[Roster]) -> None:
     """Replace a peer's copy of the roster, unless it is another federation's, damaged, or newer."""
     try:
         newer(read_roster(path), roster)
     except RosterError:
         return
-    _replace(path, roster)
+    _replace(path, roster, earlier)
 
 
-def _replace(path: Path, roster: Roster) -> None:
+def _replace(path: Path, roster: Roster, earlier: Sequence[Roster]) -> None:
+    write_history(history_file(path), earlier)
     with replacing(path) as temporary:
         temporary.write_bytes(to_bytes(roster))

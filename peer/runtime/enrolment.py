@@ -38,9 +38,9 @@ INVITATION_PORT = 7400
 _REQUEST_BYTES_MAX = 16 * 1024
 #: Most bytes of a federation file, the limit of the YAML reader.
 _FEDERATION_BYTES_MAX = 1 << 20
-#: Most bytes of an answer: a roster, a federation file and a contract as JSON strings (at worst doubled), and
-#: certificates.
-_ANSWER_BYTES_MAX = 2 * (ROSTER_BYTES_MAX + _FEDERATION_BYTES_MAX + CONTRACT_BYTES_MAX) + 64 * 1024
+#: Most bytes of an answer: a roster, the earlier ones, a federation file and a contract as JSON strings (at worst
+#: doubled), and certificates.
+_ANSWER_BYTES_MAX = 2 * (2 * ROSTER_BYTES_MAX + _FEDERATION_BYTES_MAX + CONTRACT_BYTES_MAX) + 64 * 1024
 #: Statuses that mean "no initial model"; the second comes from a release without this route.
 _NO_MODEL = (204, 404)
 #: Seconds to connect, and then for one request to its last byte: a signature and some kilobytes, over a slow link.

@@ -23,6 +23,7 @@ from fedpeer.config.peer_id import is_id
 from fedpeer.peer.runtime.authority import Authority, EnrolmentError, change_roster
 from fedpeer.peer.runtime.certificates import peer_certificate, pem
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract
+from fedpeer.peer.runtime.roster_history import history_file, read_history, rosters_in, texts_of
 from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.roster import Entry, Roster, RosterError, admit, from_bytes, to_bytes
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, contract_from
@@ -89,13 +90,18 @@ class Denied:
 
 @dataclass(frozen=True, slots=True)
 class Admission:
-    """Answer that a joining peer receives; `contract` is the newest that the authority signed, if any."""
+    """Answer that a joining peer receives.
+
+    contract   the newest that the authority signed; None: there is none
+    earlier    the rosters before, as far as they are kept; () from an earlier release
+    """
 
     certificate: x509.Certificate
     authority: x509.Certificate
     roster: Roster
     federation: str
     contract: SignedContract | None = None
+    earlier: tuple[Roster, ...] = ()
 
 
 class WrongSecrets:
@@ -188,9 +194,10 @@ class Invitation:
             roster = self.authority.folder / "roster.json"
             contract = read_contract(contract_file(roster), self.authority.roster.authority)
             self.taken = change_roster(self.authority, lambda roster, by: admit(roster, entry, by))
+            earlier = read_history(history_file(roster), self.taken.authority)
         except (RosterError, EnrolmentError, OSError) as error:
             return Denied(409, f"The authority could not admit {self.peer}: {error}")
-        admission = Admission(certificate, self.authority.certificate, self.taken, federation, contract)
+        admission = Admission(certificate, self.authority.certificate, self.taken, federation, contract, earlier)
         return _admission_bytes(admission)
 
 
@@ -211,6 +218,7 @@ def _admission_bytes(admission: Admission) -> bytes:
         "authority": pem(admission.authority).decode(),
         "roster": to_bytes(admission.roster).decode(),
         "federation": admission.federation,
+        "earlier": texts_of(admission.earlier),
     }
     return json.dumps(fields | ({"contract": contract_bytes(signed).decode()} if signed else {})).encode()
 
@@ -227,6 +235,7 @@ def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admis
         roster = from_bytes(found["roster"].encode(), token.authority)
         federation, text = found["federation"], found.get("contract")
         contract = None if text is None else contract_from(text.encode(), token.authority)
+        earlier = rosters_in(found.get("earlier", []), token.authority)
         certificate.verify_directly_issued_by(authority)
         ours = key.public_key()
         fits = (
@@ -242,4 +251,4 @@ def read_admission(answer: bytes, token: Token, key: Ed25519PrivateKey) -> Admis
             "The authority's answer cannot be used; both machines need the same version of fedpeer. "
             f"On the inviting machine run  fedpeer revoke {token.peer}  and invite it again."
         ) from None
-    return Admission(certificate, authority, roster, federation, contract)
+    return Admission(certificate, authority, roster, federation, contract, earlier)

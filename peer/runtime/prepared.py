@@ -32,6 +32,7 @@ from fedpeer.peer.runtime.contract_file import contract_file, read_contract
 from fedpeer.peer.runtime.data_refresh import DataRefresh
 from fedpeer.peer.runtime.identity import Identity, load_identity, read_roster
 from fedpeer.peer.runtime.roster_file import RosterFile
+from fedpeer.peer.runtime.roster_history import history_file, read_history
 from fedpeer.peer.runtime.secret import secret_in
 from fedpeer.peer.runtime.status import About, Status
 from fedpeer.peer.wire.roster import Entry, Roster, RosterError, sign_statement, verify_statement
@@ -50,6 +51,7 @@ class Prepared:
     secret       source of its noise, kept in the state folder (`secret.py`); b"": no noise is used
     refresh      looks for changes of its data; None: they are not taken up
     metrics      further metrics of its model, by name
+    earlier      the rosters before, as far as there is a file of them
     """
 
     file: PeerFile
@@ -63,6 +65,7 @@ class Prepared:
     secret: bytes = b""
     refresh: DataRefresh | None = None
     metrics: Mapping[str, AnswerMetric] = field(default_factory=dict)
+    earlier: tuple[Roster, ...] = ()
 
     @property
     def patience(self) -> float:
@@ -129,6 +132,7 @@ def prepare_peer(file: PeerFile, federation: Federation, load: Callable[[Choice]
         secret=secret,
         refresh=refresh,
         metrics=metrics_of(file.metrics, made.dataset.task, imported),
+        earlier=read_history(history_file(Path(file.roster)), roster.authority),
     )
 
 

@@ -284,7 +284,7 @@ class PeerProcess:
             return entry is not None and verify_by(entry, text, signature)
 
         return node_of(
-            replace(setup, reader=trainer, secret=prepared.secret),
+            replace(setup, reader=trainer, secret=prepared.secret, earlier=prepared.earlier),
             rules_of(assembly.federation, assembly.seed, file.id, trainer.examples, setup.held.text),
             recovered,
             start_n=trainer.start(),

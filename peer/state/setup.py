@@ -83,6 +83,7 @@ class Setup:
     secret       source of masked shares; b"": there are none
     signed       newest known contract signed by the authority; None: there is only the file
     unfit        returns why this peer cannot go over to the contract of this text; "": it can
+    earlier      rosters before that of the start, as far as its file has them
     served       whether its algorithm has a server, whose client it is
     """
 
@@ -101,6 +102,7 @@ class Setup:
     secret: bytes = b""
     signed: SignedContract | None = None
     unfit: Callable[[bytes], str] = lambda text: ""
+    earlier: tuple[Roster, ...] = ()
     served: bool = False
 
     def ticks(self, seconds: float) -> int:

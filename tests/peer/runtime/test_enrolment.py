@@ -42,7 +42,8 @@ from fedpeer.peer.runtime.invitation import (
     read_admission,
 )
 from fedpeer.peer.runtime.invitation_files import invited_peer, make_federation, new_folder, write_peer
-from fedpeer.peer.wire.roster import expel
+from fedpeer.peer.runtime.roster_history import read_history
+from fedpeer.peer.wire.roster import RosterError, expel, sign
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
 from tests.peer.frames import POLICY
 from tests.peer.runtime.port import Port, serving
@@ -112,6 +113,28 @@ def test_an_invitation_is_for_one(authority: Authority) -> None:
     assert authority.roster.number == 2
     for peer in ("peer1", "peer2"):
         assert read_roster(authority.folder / peer / "roster.json") == authority.roster
+
+
+def test_who_joins_gets_the_rosters_before_and_copies_beside_the_authority_have_them(authority: Authority) -> None:
+    """A consensus group goes through each of them; of a file that is damaged there is one sentence."""
+    first, key = authority.roster, Ed25519PrivateKey.generate()
+    change_roster(authority, lambda roster, by: expel(roster, "peer2", by))
+    second = authority.roster
+    answer = invitation(authority).answer(options(key), 1.0)
+    assert isinstance(answer, bytes)
+    assert read_admission(answer, token(authority), key).earlier == (first, second)
+    for folder in (authority.folder, authority.folder / "peer1"):
+        assert read_history(folder / "earlier-rosters.json", first.authority) == (first, second)
+    path = authority.folder / "earlier-rosters.json"
+    for damaged, words in ((b"{}", "holds no rosters"), (path.read_bytes().replace(b"peer1", b"peer9"), "signature")):
+        path.write_bytes(damaged)
+        with pytest.raises(RosterError, match=f"earlier-rosters.json.*{words}.*remove it"):
+            read_history(path, first.authority)
+
+
+def test_of_the_rosters_before_the_newest_are_kept(authority: Authority) -> None:
+    made = [change_roster(authority, lambda old, by: sign(replace(old, number=old.number + 1), by)) for _ in range(12)]
+    assert read_history(authority.folder / "earlier-rosters.json", authority.roster.authority) == tuple(made[-9:-1])
 
 
 @pytest.mark.parametrize(
