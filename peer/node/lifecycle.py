@@ -22,8 +22,9 @@ from fedpeer.peer.wire.messages import ValueRequest
 
 #: Seconds of running time that leaving may take before what is left is written off.
 _LEAVE_S = 5.0
-#: Seconds for which a late joiner asks for values before it goes on with what it has.
-JOIN_S = 10.0
+#: Seconds for which a late joiner asks for values before it goes on with what it has, and for which it waits for more
+#: than it needs: one that lies may give none.
+JOIN_S, _MORE_S = 10.0, 2.0
 #: Seconds that a finished peer stays at least, so that the news spreads before it stops.
 _LINGER_MIN_S = 2.0
 #: Seconds that it waits for acknowledgements when all are done: a peer that has stopped by then has the share or will
@@ -135,13 +136,14 @@ def _has_missed(state: NodeState, group: str) -> bool:
 def join_late(work: NodeParts) -> None:
     """Ask three members of each group for its value; begin in their round when all have arrived, or time is up.
 
-    So it does not begin with the value of the first one that it meets, who may lie, while others are there.
+    So it does not begin with the value of the first one that it meets, who may lie, while others are there. Two values
+    are enough after a while.
 
     The median of each coordinate is taken over. Beside two values the third is this peer's own, so that neither of the
     two alone moves it beyond the range of the other and its own; a single value is taken as it is.
     """
     state, lifecycle = work.state, work.lifecycle
-    over = state.waited() >= state.setup.ticks(JOIN_S)
+    over, enough = (state.waited() >= state.setup.ticks(seconds) for seconds in (JOIN_S, _MORE_S))
     complete = True
     for group in state.durable.groups:
         asked = [
@@ -157,7 +159,8 @@ def join_late(work: NodeParts) -> None:
                 lifecycle.asked_at[group, peer] = state.now
                 state.send(peer, ValueRequest(group=group))
         wanted = max(1, min(_VALUES_MIN, len(asked)))
-        complete &= len(givers) >= wanted and all(peer in got for peer in givers)
+        missing = [peer for peer in givers if peer not in got]
+        complete &= len(givers) >= wanted and (not missing or (enough and len(got) >= wanted))
     complete &= _means_there(state) or not finished_without(state)
     if not complete and not over:
         return

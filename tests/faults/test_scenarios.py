@@ -74,8 +74,8 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "isolated": ((111, 863), (287,)),
     "isolated_coordinated": ((0,), ()),
     "liars": ((2,), (65,)),  # 65: one of three voters lies before anybody has met it
-    # A late joiner waited for a third value, of a liar that had gone.
-    "liars_soon": ((*range(24), 613), ()),
+    # A late joiner waited for a third value, of a liar that had gone, or one that gave none.
+    "liars_soon": ((*range(24), 613, 1813), ()),
     "liars_ahead": (range(3), ()),
     # To int8; from push-pull.
     "amended": ((1, 7), ()),
