@@ -15,6 +15,12 @@ one liar of three voters could keep another one from ever voting again.
 A peer that a roster takes out of the group, and a later one brings back, keeps its term and vote, but not what it
 accepted: it neither votes nor accepts under the rosters of before it left.
 
+A peer that comes with a later roster and has no round yet holds that roster for the one in force, though no round may
+have named it. So while others that it has met have rounds, it neither stands nor votes for a candidate without one: two
+newcomers of three are a majority of theirs, and would begin anew while the peer that began is away. The others' word is
+enough for that while they are away, up to ten minutes; those that are there show a round within two
+(`begins_anew`).
+
 A peer that starts on an empty disk waits until more than half of the other voters have met this process. An earlier
 process had met more than half of them before it promised anything, so at least one of them knows of it. Voters to whom
 it does not listen do not count: they lie, and what they know of an earlier process would be worth nothing. Else one
@@ -168,6 +174,20 @@ def allow_voting(consensus: VotingIn) -> None:
     if not consensus.consensus_state.votes:
         text = f"this peer has lost its memory: it does not vote under roster {lost}"
         state.note("warning", "no_vote", f"{text}; issue a new roster to let it vote", number=lost)
+
+
+def begins_anew(consensus: VotingIn) -> bool:
+    """Return whether a round by this peer or its like would be one that others, which have a later one, do not know.
+
+    Of a federation's first roster all members begin alike. Without a server the round that a peer states is that of its
+    trainings, and tells nothing of a group that has just come to be.
+    """
+    state, holding, election = consensus.state, consensus.round_commit.holding, consensus.round_commit.election
+    if holding.round or holding.roster == 1 or not state.setup.served:
+        return False
+    further = [peer for peer in election.audience if peer in state.others and state.others.round_of(peer) > 1]
+    waits = state.ran < _SHOWN_TICKS
+    return any(waits if state.others.present(peer) else not state.others.long_away(peer) for peer in further)
 
 
 def _knows_enough(state: NodeState, voter_set: VoterSet, number: int | None) -> bool:

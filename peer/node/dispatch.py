@@ -83,7 +83,7 @@ class Dispatch:
             state.note("info", "newer_version", f"{peer} speaks version {received.version} of the wire", peer=peer)
         if not state.others.listens(peer):
             return
-        state.others[peer].received_at = state.now
+        state.others[peer].received_at, state.others[peer].received_ran = state.now, state.ran
         attend(state, state.membership.received(peer))
         message = received.message
         if message.spec.when == "handshake":

@@ -47,9 +47,6 @@ _ONE_WAY_ROUNDS = 2
 _FOLLOWED_PARTS, _FOLLOWED_MIN = 3, 2
 #: With so many others no liar is tolerated (one of four is), and one that is there is believed while the other is away.
 _BELIEVED_OTHERS = 2
-#: Ticks of running time after which peers that are away count no longer: ten minutes, twice the longest cut that is
-#: promised to do no harm. If most peers never come back, whoever is started again is in step with the others then.
-AWAY_TICKS = 24_000
 
 
 def may_begin(state: NodeState, round: int) -> bool:
@@ -76,9 +73,10 @@ def on_ones_word(state: NodeState, round: int) -> bool:
     Whoever goes on with this peer gives it shares. One that only states rounds, while nobody else is there, would take
     this peer through all of them as fast as it trains.
     """
-    # Heard by this peer itself: whoever is there alone may pass on that others are alive, to which it has no way.
-    lately = state.now - max(DOUBT_TICKS, state.longest_deadline)
-    heard = sum(state.others.received_since(peer, lately) for peer in state.round_peers)
+    # Heard by this peer itself: whoever is there alone may pass on that others are alive, to which it has no way. While
+    # this process stood still, it could hear nobody.
+    lately = max(DOUBT_TICKS, state.longest_deadline)
+    heard = sum(state.others.heard_within(peer, lately) for peer in state.round_peers)
     if not state.in_rounds or heard >= followed_count(len(state.round_peers)) or _seen_by_several(state, round):
         return False
     places = (channel.place[0] for group in state.in_rounds for channel in state.durable.groups[group].into.values())
@@ -114,22 +112,18 @@ def _reached(state: NodeState) -> dict[str, int]:
     """Return the last known rounds of the others that count.
 
     Those that are away or were not met yet count, too: else one that lies would be followed by a peer that meets nobody
-    else. Those that were away for `AWAY_TICKS` count only while fewer than two others are left without them. Where
-    there are one or two others in all, the one that is there is believed.
+    else. Those that were away for long count only while fewer than two others are left without them: if most peers
+    never come back, whoever is started again is in step with the rest by then. Where there are one or two others in
+    all, the one that is there is believed.
     """
     peers = state.peer_groups.share_peers if state.in_rounds else state.others.keys()
     counted = [peer for peer in peers & state.others.keys() if state.membership.status(peer) != "left"]
     if len(counted) <= _BELIEVED_OTHERS:
         counted = [peer for peer in counted if state.others[peer].met and state.others.present(peer)]
     else:
-        lately = [peer for peer in counted if not _long_away(state, peer)]
+        lately = [peer for peer in counted if not state.others.long_away(peer)]
         counted = lately if len(lately) >= _FOLLOWED_MIN else counted
     return {peer: state.others.round_of(peer) for peer in counted}
-
-
-def _long_away(state: NodeState, peer: str) -> bool:
-    """Return whether membership has not taken this peer for running for so long that it may never come back."""
-    return not state.others.present(peer) and state.ran - state.others[peer].away_since >= AWAY_TICKS
 
 
 def left_behind(state: NodeState) -> bool:

@@ -29,7 +29,7 @@ class Neighbor:
     giving                groups in which it stated that it has made a transfer to us: by then it may reach us along an
                           edge that it added when it believed somebody dead, and must not be refused forever
     round, round_at       furthest round in which it was seen, and tick at which it was
-    received_at           tick at which anything came from it last
+    received_at           tick at which anything came from it last; `received_ran`: tick of running time
     knows_us              it has met this very process
     reminded              it has to be shown an earlier start of its own
     shown                 its incarnation that showed us an earlier start of ours that our disk knows; 0: none did
@@ -62,6 +62,7 @@ class Neighbor:
     round: int = 0
     round_at: int = 0
     received_at: int = -1
+    received_ran: int = -1
     knows_us: bool = False
     reminded: bool = False
     shown: int = 0

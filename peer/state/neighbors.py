@@ -34,6 +34,9 @@ NeighborStatus = Literal["unmet", "disagreeing", "paused", "left", "doubted", "d
 #: death is refuted (P8). A peer that believed it at once would go on alone, rounds ahead of peers that only lost some
 #: packets.
 DOUBT_TICKS = 200
+#: Ticks of running time after which a peer that is away may never come back: ten minutes, twice the longest cut that is
+#: promised to do no harm.
+AWAY_TICKS = 24_000
 #: More ticks at once than this mean that this process stood still, as membership takes it: the rest of them was no time
 #: in which others could have answered.
 _PAUSE_TICKS = ProbeTiming().pause
@@ -111,6 +114,10 @@ class Neighbors(dict[str, Neighbor]):
         """Return whether membership takes this peer for running, with rounds to go."""
         return self._membership.status(peer) in ("alive", "suspect")
 
+    def long_away(self, peer: str) -> bool:
+        """Return whether membership has not taken this peer for running for so long that it may never come back."""
+        return not self.present(peer) and self._clock.ran - self[peer].away_since >= AWAY_TICKS
+
     def gone(self, peer: str) -> bool:
         """Return whether membership takes this peer for dead, or it has announced that it leaves."""
         return self._membership.status(peer) in ("dead", "left")
@@ -122,6 +129,10 @@ class Neighbors(dict[str, Neighbor]):
     def received_since(self, peer: str, tick: int) -> bool:
         """Return whether anything came from this peer itself since then."""
         return peer in self and self[peer].received_at >= tick
+
+    def heard_within(self, peer: str, ticks: int) -> bool:
+        """Return whether anything came from this peer itself within so many ticks in which this process ran."""
+        return peer in self and self._clock.ran - self[peer].received_ran <= ticks
 
     def round_of(self, peer: str) -> int:
         """Return the latest round in which this peer was seen, or states that it is.

@@ -7,8 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from fedpeer.peer.node import rounds, skew
+from fedpeer.peer.node import rounds
 from fedpeer.peer.node.skew import furthest, left_behind
+from fedpeer.peer.state import neighbors
 from fedpeer.peer.state.neighbors import Neighbors
 from fedpeer.sims.network.faults import Act, Faults
 from fedpeer.sims.network.links import LinkRules
@@ -152,7 +153,7 @@ def test_who_comes_back_to_two_of_nine_is_in_step_with_them_once_the_others_coun
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Six peers never come back, and two others alone might be liars: so they are followed late, but not never."""
-    monkeypatch.setattr(skew, "AWAY_TICKS", 2400)
+    monkeypatch.setattr(neighbors, "AWAY_TICKS", 2400)
     made = world(9, gossip__topology="complete", gossip__gather=2.0, gossip__exchanges=1)
     lost, survivors, begin, back = made.peers[:6], made.peers[6:], 200.0, 800.0
     acts = tuple(Act(begin, "kill", peer, math.inf) for peer in lost)
@@ -173,5 +174,5 @@ def test_who_comes_back_to_two_of_nine_is_in_step_with_them_once_the_others_coun
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, 5])
 def test_one_liar_is_not_followed_however_long_the_others_are_away(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(skew, "AWAY_TICKS", 100)
+    monkeypatch.setattr(neighbors, "AWAY_TICKS", 100)
     liars_ahead(seed)
