@@ -10,6 +10,10 @@ merges every peer cuts the tree at the same place: merges are taken, the most si
 chance explains (`merges_taken`). What is below the cut are the groups (`groups`); a peer that is in none keeps the
 slice to itself.
 
+Peers may also differ in two ways that cross, in how they see and in what they call it. Then no direction is common to
+those who are alike in one of them: they are compared by the `second_moments` of how their own weights have changed, and
+the tree of these sketches is cut without trials (`merges_by_silhouette`).
+
 Pure, and without torch. There is no server: each step is a function of messages that all peers received.
 
 Sources: partial averaging 2021, section VII (assigning models to peers is its future work). That updates of peers with
@@ -19,7 +23,8 @@ Order Model Optimization, 2021, section 3.1. Without a server: Listo Zec et al.,
 Deep Nets is Beneficial for Client Collaboration, 2022. Count sketch: Charikar, Chen, Farach-Colton, 2002. Bounded
 losses as in `missed`: Dennis and Welsch, Techniques for Nonlinear Least Squares and Robust Regression, 1978. The
 simplest choice that chance does not distinguish from the best: Breiman et al., Classification and Regression Trees,
-1984, section 3.4.3; with as many comparisons: Dunn, Multiple Comparisons Among Means, 1961.
+1984, section 3.4.3; with as many comparisons: Dunn, Multiple Comparisons Among Means, 1961. Silhouettes: Rousseeuw,
+Silhouettes: A Graphical Aid to the Interpretation and Validation of Cluster Analysis, 1987.
 """
 
 from __future__ import annotations
@@ -28,6 +33,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import NormalDist
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -38,6 +44,14 @@ Floats = NDArray[np.float64]
 GAIN_BYTES = 24
 #: Largest probability that a merge is refused by chance, for all merges of a tree together.
 CHANCE = 0.05
+#: Shuffles of the sketches, none of which may be cut better than they are, so that groups count as found: the least
+#: number for `CHANCE`.
+_SHUFFLES = round(1 / CHANCE) - 1
+
+
+#: By what peers are compared: by the updates of what all of them average, or by which of the network's inputs, or
+#: outputs, the model's own weights change together.
+ComparedBy = Literal["updates", "inputs", "outputs"]
 
 
 class AssignmentError(ValueError):
@@ -53,20 +67,29 @@ class ClusteringSettings:
     kept_back   share of each peer's training examples that it keeps for the trials, in (0, 0.5]; it trains on them
                 afterwards
     sketch      numbers in a sketch, 16 to 1,000,000, two bytes each
+    by          by what peers are compared
+    groups      number of groups where `by` is not "updates", >= 2; 0: as many as the sketches show
     """
 
     after: int
     kept_back: float
     sketch: int
+    by: ComparedBy
+    groups: int
 
 
-def similar_peers(*, after: int = 20, kept_back: float = 0.25, sketch: int = 1024) -> ClusteringSettings:
+def similar_peers(
+    *, after: int = 20, kept_back: float = 0.25, sketch: int = 1024, by: ComparedBy = "updates", groups: int = 0
+) -> ClusteringSettings:
     """Let the peers find the members themselves, after some rounds of training.
 
     Args:
         after: rounds before the groups are formed, >= 1; default 20.
         kept_back: share of each peer's training examples kept for the trials, in (0, 0.5]; default 0.25.
         sketch: numbers in a sketch, 16 to 1,000,000, two bytes each; default 1024.
+        by: what is compared: `updates` of what all average, or how the model's own weights have changed from the
+            network's `inputs` (who sees alike) or into its `outputs` (who calls alike); default updates.
+        groups: number of groups, by inputs or outputs; default 0, as many as the sketches show.
 
     Raises:
         AssignmentError: a number is out of its range.
@@ -77,7 +100,13 @@ def similar_peers(*, after: int = 20, kept_back: float = 0.25, sketch: int = 102
         raise AssignmentError(f"alike: kept_back = {kept_back:g}: write a share above 0, at most 0.5")
     if not 16 <= sketch <= 1_000_000:
         raise AssignmentError(f"alike: sketch = {sketch}: write 16 to 1000000 numbers")
-    return ClusteringSettings(after, kept_back, sketch)
+    if by not in get_args(ComparedBy):
+        raise AssignmentError(f"alike: by = {by}: write {', '.join(get_args(ComparedBy))}")
+    if groups and (groups < 2 or by == "updates"):
+        raise AssignmentError(
+            f"alike: groups = {groups}: write 2 or more, with by=inputs or by=outputs, or leave it out"
+        )
+    return ClusteringSettings(after, kept_back, sketch, by, groups)
 
 
 #: What a partial model may have in place of a list of members.
@@ -114,6 +143,16 @@ class CountSketch:
         return sketch_PS
 
 
+def second_moments(change_RC: Floats) -> Floats:
+    """Return which of C inputs (or outputs) the weights of R neurons have changed together, (C * C,).
+
+    Peers with the same inputs and other labels, or the same labels and other inputs, move their weights in different
+    directions, but the directions span alike: a row is a mixture of the inputs that the peer has seen, and a column one
+    of the classes that it confuses. The products of the changes do not depend on how they are mixed.
+    """
+    return (change_RC.T @ change_RC).ravel()
+
+
 def normalised_sketches(sketch_PS: Floats) -> NDArray[np.float16]:
     """Return sketches (..., S) as they are sent: of length 1, since only directions are compared."""
     norm_P1 = np.linalg.norm(sketch_PS, axis=-1, keepdims=True)
@@ -129,12 +168,49 @@ def merges(sketch_PS: NDArray[np.float16]) -> tuple[tuple[int, int], ...]:
 
     if len(sketch_PS) < 2:
         return ()
+    apart_PP = _apart(sketch_PS)
+    tree = linkage(apart_PP[np.triu_indices(len(apart_PP), 1)], "average")
+    return tuple((int(a), int(b)) for a, b in tree[:, :2])
+
+
+def _apart(sketch_PS: NDArray[np.float16]) -> Floats:
+    """Return 1 - cosine of each two sketches, (P, P)."""
     wide_PS = sketch_PS.astype(np.float64)
     norm_P1 = np.linalg.norm(wide_PS, axis=1, keepdims=True)
     unit_PS = wide_PS / np.where(norm_P1 > 0, norm_P1, 1.0)
-    apart_PP = 1.0 - unit_PS @ unit_PS.T
-    tree = linkage(apart_PP[np.triu_indices(len(apart_PP), 1)], "average")
-    return tuple((int(a), int(b)) for a, b in tree[:, :2])
+    return np.asarray(1.0 - unit_PS @ unit_PS.T)
+
+
+def merges_by_silhouette(sketch_PS: NDArray[np.float16], draws: np.random.Generator, wanted: int = 0) -> int:
+    """Return how many merges of the tree of these sketches are taken, without a trial.
+
+    The mean silhouette of the peers is the largest: how much nearer a peer is to its own group than to the next one.
+    There are no groups, and no merge is taken, if sketches whose numbers are shuffled among the peers are cut as well.
+
+    Args:
+        draws: draws the shuffles; all peers use the same.
+        wanted: number of groups, >= 2; 0: not known.
+    """
+    if wanted:
+        return max(0, len(sketch_PS) - wanted)
+    taken, best = _best_cut(sketch_PS)
+    shuffled = [_best_cut(draws.permuted(sketch_PS, axis=0))[1] for _ in range(_SHUFFLES if taken else 0)]
+    return taken if best > max(shuffled, default=math.inf) else 0
+
+
+def _best_cut(sketch_PS: NDArray[np.float16]) -> tuple[int, float]:
+    """Return the number of merges with the largest mean silhouette, and that; 0 merges for fewer than three peers."""
+    from sklearn.metrics import silhouette_score  # late: a second
+
+    tree, apart_PP = merges(sketch_PS), np.maximum(_apart(sketch_PS), 0.0)
+    np.fill_diagonal(apart_PP, 0.0)
+    nodes, label_P = below(tree), np.arange(len(sketch_PS))
+    best = (0, -math.inf)
+    for taken, (a, _) in enumerate(tree[:-1], 1):  # all merges leave one group, which has no silhouette
+        label_P[list(nodes[len(sketch_PS) + taken - 1])] = label_P[nodes[a][0]]
+        score = float(silhouette_score(apart_PP, label_P, metric="precomputed"))
+        best = max(best, (taken, score), key=lambda cut: cut[1])
+    return best
 
 
 def missed(loss_M: Floats, usual: float) -> Floats:

@@ -452,28 +452,39 @@ def _path(dotted: str, federation: FederationSettings) -> Path:
     return tuple(dotted.split("."))
 
 
-def _sought(options: Combination) -> str:
-    """Return the partial model whose members the peers are to find, if an algorithm averages it; else ""."""
-    names = options.federation.automatic
-    return names[0] if names and any(method.sharing == "partial models" for _, method in options.kinds) else ""
+def _sought(options: Combination) -> tuple[str, ...]:
+    """Return the partial models whose members the peers are to find, if an algorithm averages them."""
+    averaged = any(method.sharing == "partial models" for _, method in options.kinds)
+    return options.federation.automatic if averaged else ()
 
 
-def _members(options: Combination, condition: Callable[[str], object], **words: object) -> list[_Broken]:
-    """Return the case of a rule that is broken if members are to be found and the condition holds for their model."""
-    name = _sought(options)
-    return _when(name and condition(name), path=("partial_models", name, "members"), **words)
+def _members(options: Combination, condition: Callable[[str], object]) -> list[_Broken]:
+    """Return the cases of a rule that is broken if members are to be found and the condition holds for their model."""
+    return [{"path": ("partial_models", name, "members")} for name in _sought(options) if condition(name)]
 
 
 def _seeking(options: Combination) -> Iterator[_Broken]:
-    name = _sought(options)
+    for name in _sought(options):
+        try:
+            after = clustering_settings_of(options.federation, name).after
+        except (AssignmentError, ChoiceError) as error:
+            yield {"path": ("partial_models", name, "members"), "why": error}
+            continue
+        if after >= options.learning.rounds:
+            why = f"after = {after} and there are {options.learning.rounds} rounds; write fewer"
+            yield {"path": ("partial_models", name, "members"), "why": why}
+
+
+def _seeking_apart(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of models whose members are to be found at different times, or with different examples."""
+    names = _sought(options)
     try:
-        after = clustering_settings_of(options.federation, name).after if name else 0
-    except (AssignmentError, ChoiceError) as error:
-        yield {"path": ("partial_models", name, "members"), "why": error}
+        [first, *others] = [clustering_settings_of(options.federation, name) for name in names]
+    except (ValueError, AssignmentError, ChoiceError):  # there are none, or they are another rule's
         return
-    if after and after >= options.learning.rounds:
-        why = f"after = {after} and there are {options.learning.rounds} rounds; write fewer"
-        yield {"path": ("partial_models", name, "members"), "why": why}
+    for name, other in zip(names[1:], others, strict=True):
+        if (other.after, other.kept_back) != (first.after, first.kept_back):
+            yield {"path": ("partial_models", name, "members"), "other": names[0]}
 
 
 def _unknown_owners(options: Combination) -> Iterator[_Broken]:
@@ -506,11 +517,11 @@ def _shares_nothing(options: Combination, name: str) -> bool:
 
 
 def _namesakes(options: Combination) -> Iterator[_Broken]:
-    name = _sought(options)
-    for other in options.federation.partial_models if name else ():
-        if other.startswith(name) and other[len(name) :].isdecimal():
-            yield {"path": ("partial_models", name, "members"), "name1": name, "other": other}
-            return
+    for name in _sought(options):
+        for other in options.federation.partial_models:
+            if other.startswith(name) and other[len(name) :].isdecimal():
+                yield {"path": ("partial_models", name, "members"), "name1": name, "other": other}
+                break
 
 
 def _without_a_server(options: Combination) -> bool:
@@ -1047,12 +1058,11 @@ RULES: tuple[Rule, ...] = (
         _models,
     ),
     Rule(
-        "members to be found in several partial models",
+        "members of several partial models to be found at different times",
         ("partial_models.*.members",),
-        "{other} is to find its members too, and only one model can; write down the members of one",
-        lambda options: _members(
-            options, lambda _: len(options.federation.automatic) > 1, other="".join(options.federation.automatic[1:2])
-        ),
+        "the peers find the members of {other} too, at the same time and with the same examples; write the same after "
+        "and kept_back for both",
+        _seeking_apart,
     ),
     Rule(
         "members to be found after the last round",
@@ -1064,7 +1074,7 @@ RULES: tuple[Rule, ...] = (
         "members to be found while no model is averaged by all",
         ("partial_models.*.members", "partial_models"),
         NOBODY_SHARES,
-        lambda options: _members(options, lambda _: len(options.federation.partial_models) == 1),
+        lambda options: _members(options, lambda _: len(options.federation.partial_models) == len(_sought(options))),
     ),
     Rule(
         "members to be found for a model that owns nothing",

@@ -182,6 +182,16 @@ COLUMNS: Mapping[str, Column] = {
         axis="adjusted Rand index",
         most=1.0,
     ),
+    **{
+        f"recovered {name}": Column(
+            f"recovered by {name}",
+            f"recovered {name}",
+            float,
+            meant=f"adjusted Rand index of the groups by {name} that were found with those that were hidden",
+            digits=2,
+        )
+        for name in ("view", "code")
+    },
     "disagreement": Column(
         "disagreement, %",
         "disagreement",

@@ -32,7 +32,7 @@ from fedpeer.sims.memory import job_of, method_job, workspace_of
 from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import KeptFiles, Simulation
-from fedpeer.sims.vector.clustering_task import clustering_task_of
+from fedpeer.sims.vector.clustering_task import clustering_tasks_of
 from fedpeer.sims.vector.engine import dry_run
 from fedpeer.sims.world import World, build_world, plan_of
 
@@ -87,7 +87,7 @@ def prepare_simulation(
             kept[str(method)] = KeptFiles(own, byte_count(forms.sent), algorithm.everyone_trains, served=True)
         else:
             kept[str(method)] = KeptFiles(own)
-        clustering_task_of(first, method)
+        clustering_tasks_of(first, method)
         if (linear := method_of(method).linear) is not None:
             from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
 

@@ -32,7 +32,7 @@ from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import cores
 from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.vector.clustering_engine import ClusteringEngine
-from fedpeer.sims.vector.clustering_task import clustering_task_of
+from fedpeer.sims.vector.clustering_task import clustering_tasks_of
 from fedpeer.sims.vector.engine import OpenExecutor
 from fedpeer.sims.vector.pool import StateLostError, Stopped
 from fedpeer.sims.vector.pooled import PooledEngine
@@ -303,12 +303,12 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
                 replaced=replaced,
                 stop=stop,
             )
-        case "vector" if (clustering_task := clustering_task_of(world, method)) is not None:
+        case "vector" if clustering_tasks := clustering_tasks_of(world, method):
             engine = ClusteringEngine(
                 simulation.jobs[cell.seed],
                 world,
                 method,
-                clustering_task,
+                clustering_tasks,
                 lambda decided: on_event(
                     Remark(text=record.describe_groups(run, cell.method, cell.seed, world, decided))
                 ),

@@ -1,11 +1,11 @@
 """The vector engine for peers that find their groups themselves: it runs under one plan, and after the search under
 another.
 
-In the first `clustering.after` rounds the partial model with automatic members belongs to no peer, and each peer keeps
-some of its examples back. Then groups are found by the rules of `algorithms/assignment.py`, a plan with one partial
-model per group is compiled, and training continues from the current parameters with all examples. The messages that the
-search would send are counted in the round after which it takes place. The search uses nothing that peers would not send
-each other.
+In the first `clustering.after` rounds a partial model with automatic members belongs to no peer, and each peer keeps
+some of its examples back. Then groups are found by the rules of `algorithms/assignment.py`, for each such model by
+itself, a plan with one partial model per group is compiled, and training continues from the current parameters with all
+examples. The messages that the search would send are counted in the round after which it takes place. The search uses
+nothing that peers would not send each other.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from fedpeer.algorithms.assignment import (
     below,
     groups,
     merges,
+    merges_by_silhouette,
     merges_taken,
     missed,
     normalised_sketches,
@@ -50,34 +51,44 @@ from fedpeer.sims.world import World
 _Found = Callable[[FederationSettings], None]
 
 
+#: Groups that were found for a model, as indices of peers.
+_Groups = tuple[tuple[int, ...], ...]
+
+
 class ClusteringEngine(Engine):
-    """An engine for peers that search for the groups with which they share a partial model."""
+    """An engine for peers that search for the groups with which they share partial models."""
 
     def __init__(
         self,
         job: Job,
         world: World,
         method: Choice,
-        task: ClusteringTask,
+        tasks: Sequence[ClusteringTask],
         found: _Found = lambda federation: None,
         **options: Any,
     ) -> None:
         """
         Args:
+            tasks: what to find; all search after the same round, and keep back the same share of the examples.
             found: called once with the federation that contains the groups found.
             options: further arguments of the vector engine: workers, folder, replaced, stop.
         """
-        self._job, self._world, self._method, self._task = replace(job, algorithm=method), world, method, task
+        self._job, self._world, self._method, self._tasks = replace(job, algorithm=method), world, method, tasks
         self._found, self._options = found, options
-        length, size = task.compared_PD.shape[1], task.clustering.sketch
-        self._sketch = CountSketch.drawn(length, size, world.draws.numpy("sketch"))
-        self._sketch_PS = np.zeros((len(world.peers), self._sketch.size))
-        self._groups: tuple[tuple[int, ...], ...] | None = None  # indices of peers; None: not found yet
+        sizes = [task.clustering.sketch for task in tasks]
+        self._sketches = [
+            CountSketch.drawn(task.compared, size, world.draws.numpy("sketch"))
+            for task, size in zip(tasks, sizes, strict=True)
+        ]
+        self._summed_PS = [np.zeros((len(world.peers), sketch.size)) for sketch in self._sketches]
+        self._start_PD: list[Tensor] = []  # the compared parameters before the first training
+        self._groups: dict[str, _Groups] | None = None  # by partial model; None: not found yet
         self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes in the round of the search
         self._back: WorkspacePart | None = None
 
     def __enter__(self) -> Self:
         self._engine = self._engine_under(self._world.federation, before_search=True).__enter__()
+        self._start_PD = [self._compared(task) for task in self._tasks]
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -87,9 +98,10 @@ class ClusteringEngine(Engine):
         times = self._engine.step()
         if self._groups is None:
             self._add_up()
-            if self._engine.round == self._task.clustering.after:
+            if self._engine.round == self._after:
                 began = time.perf_counter()
-                self._groups = self._search()
+                self._spend(range(len(self._world.peers)), *map(np.array, self._engine.traffic))
+                self._groups = {task.name: self._search(number) for number, task in enumerate(self._tasks)}
                 federation = self._decided()
                 self._go_on(federation, *self._engine.snapshot())
                 self._found(federation)
@@ -104,7 +116,7 @@ class ClusteringEngine(Engine):
     @property
     def traffic(self) -> tuple[list[int], list[int]]:
         """Messages and bytes that each peer sent in the last finished round, for averaging and the search."""
-        if self.round != self._task.clustering.after:
+        if self.round != self._after:
             return self._engine.traffic
         return self._spent_P2[:, 0].tolist(), self._spent_P2[:, 1].tolist()
 
@@ -119,20 +131,23 @@ class ClusteringEngine(Engine):
         """Return the number of each peer's group, 0 for none, and the adjusted Rand index of the groups.
 
         The index compares the groups with the peers' true kinds (1: all found, 0: as by chance); it is left out if all
-        peers see their data in the same way.
+        peers see their data in the same way. Where several models were searched for, the names are followed by theirs.
         """
+        found: dict[str, list[float]] = {}
         if self._groups is None:
-            return {}
-        group_P = np.zeros(len(self._world.peers), np.int64)
-        for number, members in enumerate(self._groups, 1):
-            group_P[list(members)] = number
-        found = {"group": group_P.astype(float).tolist()}
-        hidden_P = kinds(self._world)
-        if len(set(hidden_P)) > 1:
-            from sklearn.metrics import adjusted_rand_score  # late: a second
+            return found
+        for task in self._tasks:
+            which = f" {task.name}" if len(self._tasks) > 1 else ""
+            group_P = np.zeros(len(self._world.peers), np.int64)
+            for number, members in enumerate(self._groups[task.name], 1):
+                group_P[list(members)] = number
+            found[f"group{which}"] = group_P.astype(float).tolist()
+            hidden_P = kinds(self._world, task.clustering.by)
+            if len(set(hidden_P)) > 1:
+                from sklearn.metrics import adjusted_rand_score  # late: a second
 
-            alone_P = np.where(group_P > 0, group_P, -1 - np.arange(len(group_P)))
-            found["recovered"] = [float(adjusted_rand_score(hidden_P, alone_P))] * len(group_P)
+                alone_P = np.where(group_P > 0, group_P, -1 - np.arange(len(group_P)))
+                found[f"recovered{which}"] = [float(adjusted_rand_score(hidden_P, alone_P))] * len(group_P)
         return found
 
     def disagreement(self) -> dict[str, float]:
@@ -140,19 +155,30 @@ class ClusteringEngine(Engine):
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, state = self._engine.snapshot()
-        search = {"groups": self._groups, "spent": self._spent_P2.tolist()}
-        return {**tensors, "sketch": torch.from_numpy(self._sketch_PS)}, {**state, "search": search}
+        search = {"found": self._groups, "spent": self._spent_P2.tolist()}
+        summed = {
+            f"sketch {task.name}": torch.from_numpy(summed_PS)
+            for task, summed_PS in zip(self._tasks, self._summed_PS, strict=True)
+        }
+        return {**tensors, **summed}, {**state, "search": search}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        self._sketch_PS = tensors["sketch"].numpy().copy()
-        found = state["search"]["groups"]
-        self._spent_P2 = np.array(state["search"]["spent"], np.int64)
-        if found is None:
+        search, [first, *_] = state["search"], self._tasks
+        if "groups" in search:  # of a release that searched for one model alone
+            tensors = {**tensors, f"sketch {first.name}": tensors["sketch"]}
+            search = {**search, "found": None if search["groups"] is None else {first.name: search["groups"]}}
+        self._summed_PS = [tensors[f"sketch {task.name}"].numpy().copy() for task in self._tasks]
+        self._spent_P2 = np.array(search["spent"], np.int64)
+        if search["found"] is None:
             self._engine.restore(tensors, state)
         else:
-            self._groups = tuple(map(tuple, found))
+            self._groups = {name: tuple(map(tuple, found)) for name, found in search["found"].items()}
             self._go_on(self._decided(), tensors, state)
         self.round = self._engine.round
+
+    @property
+    def _after(self) -> int:
+        return self._tasks[0].clustering.after
 
     @cached_property
     def _stepper(self) -> Stepper:
@@ -166,8 +192,9 @@ class ClusteringEngine(Engine):
 
         def partly() -> Workspace:
             workspace = memory()
-            share = self._task.clustering.kept_back
-            workspace.train, self._back = split_network(workspace.train, share, world.draws, world.peers)
+            tried = [task.clustering.kept_back for task in self._tasks if task.side_2D is None]
+            if tried:
+                workspace.train, self._back = split_network(workspace.train, tried[0], world.draws, world.peers)
             return workspace
 
         return VectorEngine(
@@ -182,9 +209,10 @@ class ClusteringEngine(Engine):
 
     def _decided(self) -> FederationSettings:
         assert self._groups is not None, "groups are found"
-        peers = self._world.peers
-        named = [[peers[member] for member in members] for members in self._groups]
-        return self._world.federation.decided(self._task.name, named)
+        federation, peers = self._world.federation, self._world.peers
+        for name, found in self._groups.items():
+            federation = federation.decided(name, [[peers[member] for member in members] for members in found])
+        return federation
 
     def _go_on(self, federation: FederationSettings, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
         """Continue from this snapshot under another federation's plan."""
@@ -194,23 +222,42 @@ class ClusteringEngine(Engine):
         self._engine.__exit__(None, None, None)
         self._engine = engine
 
+    def _compared(self, task: ClusteringTask) -> Tensor:
+        """Return the parameters (P, D) by which peers are compared, as they are now."""
+        x_Pn = self._engine.x_Pn
+        return x_Pn.gather(1, torch.from_numpy(task.compared_PD).to(x_Pn.device))
+
     def _add_up(self) -> None:
         """Add to the sketches how each peer's trained parameters differ from the average after them."""
         before_Pn = self._engine.trained_Pn
-        if before_Pn is not None:
-            index_PD = torch.from_numpy(self._task.compared_PD).to(before_Pn.device)
-            apart_PD = before_Pn.gather(1, index_PD) - self._engine.x_Pn.gather(1, index_PD)
-            self._sketch_PS += self._sketch(apart_PD.cpu().numpy().astype(np.float64))
+        if before_Pn is None:
+            return
+        for task, sketch, summed_PS in zip(self._tasks, self._sketches, self._summed_PS, strict=True):
+            if task.side_2D is None:
+                index_PD = torch.from_numpy(task.compared_PD).to(before_Pn.device)
+                apart_PD = before_Pn.gather(1, index_PD) - self._compared(task)
+                summed_PS += sketch(apart_PD.cpu().numpy().astype(np.float64))
 
-    def _search(self) -> tuple[tuple[int, ...], ...]:
-        """Return the groups, and count what the search sends."""
-        everyone, overlay = range(len(self._world.peers)), self._task.overlay
-        self._spend(everyone, *map(np.array, self._engine.traffic))
-        flood, sketches_PS = flood_along(overlay), normalised_sketches(self._sketch_PS)
+    def _sketched(self, number: int) -> NDArray[np.float16]:
+        """Return the sketches that the peers send for a task, (P, S)."""
+        task, sketch = self._tasks[number], self._sketches[number]
+        if task.side_2D is None:
+            return normalised_sketches(self._summed_PS[number])
+        change_PD = (self._compared(task).double() - self._start_PD[number].double()).cpu().numpy()
+        return normalised_sketches(np.stack([sketch(task.moments_of(change_D)) for change_D in change_PD]))
+
+    def _search(self, number: int) -> _Groups:
+        """Return the groups for a task, and count what the search sends."""
+        task, everyone = self._tasks[number], range(len(self._world.peers))
+        overlay, sketches_PS = task.overlay, self._sketched(number)
+        flood = flood_along(overlay)
         self._spend(everyone, flood.messages_P, flood.bytes_of(sketches_PS[0].nbytes))
         tree = merges(sketches_PS)
+        if task.side_2D is not None:
+            draws = self._world.draws.numpy("shuffles", task.name)
+            return groups(tree, merges_by_silhouette(sketches_PS, draws, task.clustering.groups))
         nodes = below(tree)
-        losses = [self._trial(members) for members in nodes]
+        losses = [self._trial(task, members) for members in nodes]
         usual = [losses[peer][peer].mean() for peer in everyone]
         tried = [{peer: missed(loss_M, usual[peer]) for peer, loss_M in each.items()} for each in losses]
         gains = [
@@ -223,7 +270,7 @@ class ClusteringEngine(Engine):
             self._spend(everyone, np.zeros_like(gained_P), gained_P)
         return groups(tree, merges_taken(gains))
 
-    def _trial(self, members: Sequence[int]) -> dict[int, NDArray[np.float64]]:
+    def _trial(self, task: ClusteringTask, members: Sequence[int]) -> dict[int, NDArray[np.float64]]:
         """Return each member's losses on its kept-back examples, with the members' average in place of its own slice.
 
         A single member's parameters are unchanged, and nothing is sent.
@@ -231,7 +278,7 @@ class ClusteringEngine(Engine):
         world, x_Pn = self._world, self._engine.x_Pn
         weights_P = start_weights(world)
         weights_M = np.ones(len(members)) if weights_P is None else weights_P[list(members)]
-        index_MD = torch.from_numpy(self._task.slice_PD[list(members)]).to(x_Pn.device)
+        index_MD = torch.from_numpy(task.slice_PD[list(members)]).to(x_Pn.device)
         mean_D = torch.zeros(index_MD.shape[1], dtype=torch.float64)
         for weight, peer, index_D in zip(weights_M / weights_M.sum(), members, index_MD, strict=True):
             mean_D += weight * x_Pn[peer, index_D].cpu()
@@ -243,7 +290,7 @@ class ClusteringEngine(Engine):
         if len(members) == 1:
             return found
         names = [world.peers[peer] for peer in members]
-        policy = averaging_among(names, f"{self._task.name} {names[0]}", world.federation.gossip, world.seed)
+        policy = averaging_among(names, f"{task.name} {names[0]}", world.federation.gossip, world.seed)
         messages, amount = zip(*traffic(policy, len(mean_D)), strict=True)
         self._spend(members, np.array(messages), np.array(amount))
         return found

@@ -1,4 +1,4 @@
-"""The task of a clustering: which partial model needs members, and the inputs of the search for them.
+"""The tasks of a clustering: which partial models need members, and the inputs of the search for them.
 
 The rules are in `algorithms/assignment.py`; `clustering_engine.py` carries them out.
 """
@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpeer.algorithms.assignment import AssignmentError, ClusteringSettings
+from fedpeer.algorithms.assignment import AssignmentError, ClusteringSettings, ComparedBy, Floats, second_moments
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import Choice
 from fedpeer.config.clustering import NOBODY_SHARES, NOTHING_TO_SHARE, clustering_settings_of
@@ -20,6 +20,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.learning.groups import averaging_among, plan_for
 from fedpeer.sims.vector.workspace import WorkspacePart
 from fedpeer.sims.world import World
+from fedpeer.slicing.network import NONE, NetworkMap
 from fedpeer.slicing.plan import Group
 from fedpeer.topology.overlay import Overlay
 
@@ -28,14 +29,16 @@ Indices = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False)
 class ClusteringTask:
-    """The partial model whose groups are to be found, and where its parameters are.
+    """A partial model whose groups are to be found, and where its parameters are.
 
     name          the partial model
     clustering    the settings of the search
     slice_PD      indices in each peer's x_n of the parameters that the new groups will average
-    compared_PD   indices in each peer's x_n of the parameters whose disagreement is compared: those averaged by all
-                  that lead into the outputs, since these react first to differences between the tasks; if there are
-                  none, all that are averaged by all
+    compared_PD   indices in each peer's x_n of the parameters that are compared. By updates: those averaged by all that
+                  lead into the outputs, since these react first to differences between the tasks; if there are none,
+                  all that are averaged by all. By inputs or outputs: the model's own at that side of the network
+    side_2D       row and column of each of these in the matrix of which `second_moments` are taken, (2, D); None: by
+                  updates
     overlay       the overlay of all peers, over which sketches and gains are flooded
     """
 
@@ -43,19 +46,35 @@ class ClusteringTask:
     clustering: ClusteringSettings
     slice_PD: Indices
     compared_PD: Indices
+    side_2D: Indices | None
     overlay: Overlay
 
+    @property
+    def compared(self) -> int:
+        """Count of the numbers that are sketched."""
+        return self.compared_PD.shape[1] if self.side_2D is None else int(self.side_2D[1].max() + 1) ** 2
 
-def clustering_task_of(world: World, algorithm: Choice) -> ClusteringTask | None:
-    """Return the clustering task of this algorithm, or None if it has none.
+    def moments_of(self, change_D: Floats) -> Floats:
+        """Return the second moments of a peer's changes of the compared parameters."""
+        assert self.side_2D is not None, "it is not compared by updates"
+        change_RC = np.zeros(self.side_2D.max(axis=1) + 1)
+        change_RC[tuple(self.side_2D)] = change_D
+        return second_moments(change_RC)
+
+
+def clustering_tasks_of(world: World, algorithm: Choice) -> tuple[ClusteringTask, ...]:
+    """Return the clustering tasks of this algorithm, one for each model with automatic members.
 
     Raises:
         AssignmentError, SlicingError: what does not fit, and what to change.
     """
+    if method_of(algorithm).sharing != "partial models":
+        return ()
+    return tuple(_task_of(world, algorithm, name) for name in world.federation.automatic)
+
+
+def _task_of(world: World, algorithm: Choice, name: str) -> ClusteringTask:
     federation, peers = world.federation, world.peers
-    if method_of(algorithm).sharing != "partial models" or not federation.automatic:
-        return None
-    name = federation.automatic[0]
     place = f"partial_models.{name}.members"
     clustering = clustering_settings_of(federation, name)
     everyone, candidate = (
@@ -68,16 +87,35 @@ def clustering_task_of(world: World, algorithm: Choice) -> ClusteringTask | None
         problem = NOBODY_SHARES
     elif not own:
         problem = NOTHING_TO_SHARE
-    elif min(len(share.train_M) for share in world.split.shares) < 2:
+    elif clustering.by == "updates" and min(len(share.train_M) for share in world.split.shares) < 2:
         problem = "a peer has only one example and can keep none back; give each peer two or more"
     if problem is not None:
         raise AssignmentError(f"{place}: {problem}")
     slice_PD, shared_PD = (_stacked(groups, peers) for groups in (own, shared))
-    outputs = [part.name for part in world.network.parts].index(world.network.aliases.get("output", "output"))
-    telling_D = world.network.out_part_n[shared_PD[0]] == outputs
-    compared_PD = shared_PD[:, telling_D] if telling_D.any() else shared_PD
+    network, outputs = world.network, world.network.part("output")
+    side_2D = None
+    if clustering.by == "updates":
+        telling_D = network.out_part_n[shared_PD[0]] == outputs
+        compared_PD = shared_PD[:, telling_D] if telling_D.any() else shared_PD
+    else:
+        into_n, from_n = network.out_part_n[slice_PD[0]], network.in_part_n[slice_PD[0]]
+        at_side_D = (from_n == network.part("input")) if clustering.by == "inputs" else (into_n == outputs)
+        at_side_D &= from_n != NONE
+        if not at_side_D.any():
+            raise AssignmentError(f"{place}: by = {clustering.by}: it has no weights there; write by=updates")
+        compared_PD = slice_PD[:, at_side_D]
+        side_2D = _sides(network, compared_PD[0], clustering.by)
     overlay = averaging_among(peers, shared[0].id, federation.gossip, world.seed).overlay
-    return ClusteringTask(name, clustering, slice_PD, compared_PD, overlay)
+    return ClusteringTask(name, clustering, slice_PD, compared_PD, side_2D, overlay)
+
+
+def _sides(network: NetworkMap, index_D: Indices, by: ComparedBy) -> Indices:
+    """Return row and column of each weight (2, D): its columns are inputs, by position of a kernel, or outputs."""
+    into_D2 = np.stack([network.out_part_n[index_D], network.out_neuron_n[index_D]], axis=1)
+    from_D2 = np.stack([network.in_part_n[index_D], network.in_neuron_n[index_D]], axis=1)
+    place_D1 = np.stack([network.tensor_n[index_D], network.place_n[index_D]], axis=1)
+    sides = (into_D2, np.hstack([from_D2, place_D1])) if by == "inputs" else (np.hstack([from_D2, place_D1]), into_D2)
+    return np.stack([np.unique(side, axis=0, return_inverse=True)[1].ravel() for side in sides])
 
 
 def _stacked(groups: Sequence[Group], peers: Sequence[str]) -> Indices:
@@ -108,10 +146,13 @@ def _rows(part: WorkspacePart, rows: Sequence[Indices]) -> WorkspacePart:
     return WorkspacePart(part.index_T[chosen], part.y_T[chosen], tuple(int(first) for first in first_P1))
 
 
-def kinds(world: World) -> list[int]:
-    """Return the true kind of each peer, unknown to the peers: equal kinds see labels and features in the same way."""
+def kinds(world: World, by: ComparedBy = "updates") -> list[int]:
+    """Return the true kind of each peer, unknown to the peers: equal kinds see features, labels, or both, alike."""
     numbers: dict[tuple[bytes | None, ...], int] = {}
-    maps = [(share.label_map_C, share.feature_map_F) for share in world.split.shares]
+    maps = [
+        (None if by == "inputs" else share.label_map_C, None if by == "outputs" else share.feature_map_F)
+        for share in world.split.shares
+    ]
     return [numbers.setdefault(tuple(map(_words, pair)), len(numbers)) for pair in maps]
 
 

@@ -18,6 +18,7 @@ from fedpeer.algorithms.assignment import (
     below,
     groups,
     merges,
+    merges_by_silhouette,
     merges_taken,
     missed,
     normalised_sketches,
@@ -214,12 +215,71 @@ def test_hidden_kinds_are_found_whatever_the_numbers_of_the_peers(seed: int, kin
     assert groups(tree, merges_taken(gains)) == tuple(sorted(each for each in hidden if len(each) > 1))
 
 
+def in_clusters(apart: float, count: int = 4, seed: int = 0) -> NDArray[np.float16]:
+    """Return the sketches of twelve peers, peer k near centre k mod count; centres are this far from one another."""
+    draws = np.random.default_rng(seed)
+    centre_CS = apart * draws.normal(size=(count, 64))
+    return normalised_sketches(np.stack([centre_CS[peer % count] + draws.normal(size=64) for peer in range(12)]))
+
+
+def slow_silhouette(sketch_PS: Floats, group_P: list[int]) -> float:
+    """Return the mean silhouette by its definition (Rousseeuw 1987); 0 for a peer that is alone."""
+    unit_PS = sketch_PS / np.linalg.norm(sketch_PS, axis=1, keepdims=True)
+    found = []
+    for peer, own in enumerate(group_P):
+        apart = {
+            group: np.mean([1 - unit_PS[peer] @ unit_PS[q] for q, g in enumerate(group_P) if g == group and q != peer])
+            for group in set(group_P)
+            if any(g == group and q != peer for q, g in enumerate(group_P))
+        }
+        if own not in apart:
+            found.append(0.0)
+            continue
+        inside, nearest = apart.pop(own), min(apart.values())
+        found.append((nearest - inside) / max(inside, nearest))
+    return float(np.mean(found))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_the_cut_has_the_largest_silhouette_of_all(count: int) -> None:
+    sketch_PS = in_clusters(2.0, count)
+    tree = merges(sketch_PS)
+    scores = []
+    for taken in range(1, 11):
+        group_P = list(range(12))
+        for number, members in enumerate(groups(tree, taken), 12):
+            for peer in members:
+                group_P[peer] = number
+        scores.append(slow_silhouette(sketch_PS.astype(np.float64), group_P))
+    taken = merges_by_silhouette(sketch_PS, np.random.default_rng(0))
+    assert taken == 1 + int(np.argmax(scores))
+    assert groups(tree, taken) == tuple(tuple(range(number, 12, count)) for number in range(count))
+
+
+def test_where_there_are_no_clusters_none_is_found() -> None:
+    found = [merges_by_silhouette(in_clusters(0.0, seed=seed), np.random.default_rng(seed)) for seed in range(40)]
+    assert sum(taken > 0 for taken in found) <= 6, (
+        "of 40 more than 6 are found by chance in 3 of 1,000 cases, at one in 20 each"
+    )
+    assert merges_by_silhouette(in_clusters(0.0)[:2], np.random.default_rng(0)) == 0, "two peers have no silhouette"
+
+
+def test_a_known_number_of_groups_is_taken() -> None:
+    sketch_PS = in_clusters(0.5)
+    for wanted in (2, 5, 12, 20):
+        taken = merges_by_silhouette(sketch_PS, np.random.default_rng(0), wanted)
+        assert taken == max(0, 12 - wanted)
+
+
 @pytest.mark.parametrize(
     ("wrong", "word"),
     [
         ({"after": 0}, "after = 0"),
         ({"kept_back": 0.0}, "kept_back = 0"),
         ({"kept_back": 0.6}, "0.6"),
+        ({"by": "input"}, "by = input: write updates, inputs, outputs"),
+        ({"by": "inputs", "groups": 1}, "groups = 1"),
+        ({"groups": 3}, "with by=inputs or by=outputs"),
         ({"sketch": 8}, "8"),
     ],
 )

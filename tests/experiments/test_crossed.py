@@ -41,6 +41,33 @@ def _bytes(places: NDArray[np.int64] | None) -> bytes:
     return b"" if places is None else places.tobytes()
 
 
+def test_groups_that_are_found_would_be_those_written_down() -> None:
+    found, written = federation("crossed, groups found"), federation("crossed", "first by view, middle common")
+    assert found.automatic == ("view", "code")
+    views = [[f"peer{peer}" for peer in range(first, 17, 4)] for first in range(1, 5)]
+    codes = [[f"peer{4 * number + place}" for place in range(1, 5)] for number in range(4)]
+    decided = found.decided("view", views).decided("code", codes)
+    assert {name: (each.modules, each.members) for name, each in decided.partial_models.items()} == {
+        name: (each.modules, each.members) for name, each in written.partial_models.items()
+    }
+
+
+def test_each_size_has_every_method_on_all_kinds_of_images() -> None:
+    for name, size in CROSSED.sizes.items():
+        cells = CROSSED.cells(size)
+        assert len({cell.label for cell in cells}) == len(cells)
+        kinds = {request.federation.simulation.dataset.name for cell in cells for request in cell.variants.values()}
+        assert kinds == set(CROSSED.data), name
+        claimed = {label for claim in CROSSED.claims for label in claim.needs}
+        assert {cell.label for cell in cells} <= claimed
+    splits = {
+        cell.label.partition(",")[0]: request.federation.simulation.model_dump(mode="json")["split"]
+        for cell in CROSSED.cells(CROSSED.sizes["default"])
+        for request in cell.variants.values()
+    }
+    assert {name for name, split in splits.items() if "pixels" in str(split)} == {"digits with mixed pixels"}
+
+
 def test_who_is_told_has_view_and_code_beside_the_inputs() -> None:
     network, x = told_network((8, 8), 10, view=2, code=1, of=4, layers=(64, 6, 10)), torch.randn(3, 8, 8)
     plain = MLP([72, 6, 10], activation="relu")

@@ -22,6 +22,7 @@ from fedpeer.algorithms.assignment import (
     merges_taken,
     missed,
     normalised_sketches,
+    second_moments,
 )
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.evaluation import losses
@@ -39,19 +40,20 @@ from fedpeer.sims.checks import check_engine
 from fedpeer.sims.memory import job_of
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.clustering_engine import ClusteringEngine
-from fedpeer.sims.vector.clustering_task import clustering_task_of, kinds, split_network
+from fedpeer.sims.vector.clustering_task import clustering_tasks_of, kinds, split_network
 from fedpeer.sims.vector.workspace import WorkspacePart
 from tests.sims.worlds import engine, federation, same_bits, world
 
 ALGORITHM = parse_choice("partial-averaging")
 PAIR = {"neurons": {"input": "all", "hidden1": 8, "output": "all"}, "members": ["peer1", "peer2"]}
 FREE = {"neurons": {"hidden1": 4}, "members": "alike,after=6"}
+KIN = {"depends_on": ["everyone"], "neurons": {"hidden1": 4}}
 ONE_ORDER = "blocks:60,shuffle=true,test=50"
 SWAPPED = f"{ONE_ORDER}/swap:8+9,on=1-3/swap:6+7,on=1-3/swap:4+5,on=1-3"
 
 
 def options(members: Any = "alike,after=6", **more: Any) -> Federation:
-    kin = {"depends_on": ["everyone"], "neurons": {"hidden1": 4}, "members": members}
+    kin = {**KIN, "members": members}
     settings: dict[str, Any] = {
         "partial_models": {"everyone": {"neurons": {"input": "all", "hidden1": 8, "output": "all"}}, "kin": kin},
         "learning__optimizer": "sgd,lr=0.5",
@@ -67,10 +69,9 @@ class AssigningEngine:
 
     def __init__(self, of: Federation, seed: int = 0, **more: Any) -> None:
         self.world, self.told = world(of, seed), list[FederationSettings]()
-        task = clustering_task_of(self.world, ALGORITHM)
-        assert task is not None
-        self.task = task
-        self.engine = ClusteringEngine(job_of(self.world, "cpu"), self.world, ALGORITHM, task, self.told.append, **more)
+        self.tasks = clustering_tasks_of(self.world, ALGORITHM)
+        self.task, self.job = self.tasks[0], job_of(self.world, "cpu")
+        self.engine = ClusteringEngine(self.job, self.world, ALGORITHM, self.tasks, self.told.append, **more)
 
 
 def test_hidden_groups_are_found_and_learning_goes_on_as_if_they_had_been_written_down() -> None:
@@ -114,7 +115,7 @@ def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
         assert before_Pn is not None
         apart_Pn = (before_Pn - running.x_Pn).double()
         outputs = torch.from_numpy(made.task.compared_PD[0])
-        assert np.allclose(running._sketch_PS, apart_Pn[:, outputs].numpy())
+        assert np.allclose(running._summed_PS[0], apart_Pn[:, outputs].numpy())
         assert len(outputs) == 8 * 10 + 10  # from the global hidden neurons into the outputs, and the outputs' biases
 
 
@@ -155,7 +156,7 @@ def test_everything_that_the_search_says_is_counted() -> None:
     made, of_all = AssigningEngine(options(gossip__protocol="exact")), list[tuple[int, ...]]()
     with made.engine as running:
         trial = running._trial
-        running._trial = lambda members: of_all.append(tuple(members)) or trial(members)  # type: ignore[method-assign, func-returns-value]
+        running._trial = lambda task, members: of_all.append(tuple(members)) or trial(task, members)  # type: ignore[method-assign, func-returns-value]
         for _ in range(5):
             running.step()
         usual = np.array(running.traffic)
@@ -180,7 +181,7 @@ def test_a_trial_is_the_members_mean_in_place_of_their_own() -> None:
     with made.engine as running:
         running.step()
         x_Pn, index_D = running.x_Pn.clone(), torch.from_numpy(made.task.slice_PD[0])
-        found = running._trial((1, 4))
+        found = running._trial(made.task, (1, 4))
         mean_D = (x_Pn[1, index_D].double() + x_Pn[4, index_D].double()) / 2
         assert running._back is not None
         for peer in (1, 4):
@@ -239,17 +240,17 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
             running.step()
         running._engine.step()
         running._add_up()
-        found = running._search()
-        tree = merges(normalised_sketches(running._sketch_PS))
+        found = running._search(0)
+        tree = merges(normalised_sketches(running._summed_PS[0]))
         nodes = below(tree)
-        alone = {peer: running._trial((peer,))[peer] for peer in range(6)}
+        alone = {peer: running._trial(made.task, (peer,))[peer] for peer in range(6)}
         before: dict[tuple[int, ...], dict[int, Floats]] = {
             (peer,): {peer: missed(alone[peer], alone[peer].mean())} for peer in range(6)
         }
         gains = []
         for a, b in tree:
             both = tuple(sorted(nodes[a] + nodes[b]))
-            before[both] = {p: missed(each_M, alone[p].mean()) for p, each_M in running._trial(both).items()}
+            before[both] = {p: missed(each_M, alone[p].mean()) for p, each_M in running._trial(made.task, both).items()}
             gained = [before[nodes[n]][p] - before[both][p] for n in (a, b) for p in nodes[n]]
             gains.append(Gain.of(np.concatenate(gained), np.zeros(15 * len(both))))
     assert found == groups(tree, merges_taken(gains))
@@ -265,7 +266,11 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
         ),
         ({"partial_models__kin": {"members": "alike"}}, "give it neurons"),
         ({"partial_models__kin2": {"members": ["peer1"]}}, "rename kin2"),
-        ({"partial_models__other": {"members": "alike"}}, "only one model can"),
+        ({"partial_models__other": {"members": "alike"}}, "write the same after and kept_back"),
+        (
+            {"partial_models__kin": {"parameters": ["hidden1.bias"], "members": "alike,after=6,by=inputs"}},
+            "it has no weights there",
+        ),
         ({"learning__rounds": 6}, "after = 6 and there are 6 rounds"),
         ({"gossip__drift": 0.1}, "leave out gossip.drift"),
         ({"gossip__topology": "edges:peer1-peer2+peer2-peer3+peer3-peer4+peer4-peer5+peer5-peer6"}, "another topology"),
@@ -276,14 +281,94 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
 )
 def test_what_cannot_be_sought_is_refused(changed: dict[str, Any], words: str) -> None:
     with pytest.raises((ConfigError, AssignmentError)) as refusal:
-        clustering_task_of(world(options(**changed)), ALGORITHM)
+        clustering_tasks_of(world(options(**changed)), ALGORITHM)
     assert words in " ".join(str(refusal.value).split())
+
+
+#: Sixteen peers in four views of the images and, crossing that, four codes of the labels.
+CROSSED: dict[str, Any] = {
+    "network": {"mlp": {"layers": [64, 64, 32, 10], "activation": "relu"}},
+    "partial_models": {
+        "everyone": {"modules": ["hidden2"]},
+        "seeing": {"modules": ["hidden1"], "members": "alike,after=40,by=inputs"},
+        "calling": {"modules": ["output"], "members": "alike,after=40,by=outputs"},
+    },
+    "learning": {
+        "optimizer": "adam,lr=0.003",
+        "batch_size": 10,
+        "steps_between_averaging": 5,
+        "rounds": 42,
+        "start": "torch",
+    },
+    "simulation": {"peers": 16, "split": "blocks:60,shuffle=true,test=50/views:4,kind=pixels/codes:4"},
+}
+
+
+@pytest.mark.slow
+def test_two_hierarchies_that_cross_are_found_at_once() -> None:
+    made = AssigningEngine(Federation.model_validate(CROSSED))
+    views = {tuple(range(view, 16, 4)) for view in range(4)}
+    codes = {tuple(range(4 * code, 4 * code + 4)) for code in range(4)}
+    with made.engine as running:
+        for _ in range(40):
+            running.step()
+        (tensors, state), found = running.snapshot(), running.statistics()
+        tensors = {name: value.clone() for name, value in tensors.items()}
+        assert running._groups is not None
+        assert {name: set(each) for name, each in running._groups.items()} == {"seeing": views, "calling": codes}
+        assert found["recovered seeing"] == found["recovered calling"] == [1.0] * 16
+        assert [found["group seeing"][peer] for peer in (0, 1, 4, 5)] == [1, 2, 1, 2]
+        (decided,) = made.told
+        assert decided.partial_models["seeing2"].members == ["peer2", "peer6", "peer10", "peer14"]
+        assert decided.partial_models["calling4"].members == ["peer13", "peer14", "peer15", "peer16"]
+        for _ in range(2):
+            running.step()
+        undisturbed_Pn = running.x_Pn.clone()
+    again = AssigningEngine(Federation.model_validate(CROSSED))
+    with again.engine as running:
+        running.restore(tensors, state)
+        for _ in range(2):
+            running.step()
+        assert same_bits(running.x_Pn, undisturbed_Pn)
+
+
+def test_what_is_compared_by_inputs_is_the_first_layer_by_columns() -> None:
+    made = world(Federation.model_validate(CROSSED))
+    seeing, calling = clustering_tasks_of(made, ALGORITHM)
+    draws = np.random.default_rng(0)
+    change_n = draws.normal(size=made.network.n)
+    tensors = {tensor.name: tensor for tensor in made.network.tensors}
+    for task, name, columns in ((seeing, "hidden1", 1), (calling, "output", 0)):
+        [weight] = [tensor for key, tensor in tensors.items() if name in key and key.endswith("weight")]
+        change_RC = change_n[weight.span].reshape(weight.shape)
+        change_RC = change_RC if columns == 1 else change_RC.T
+        assert np.allclose(task.moments_of(change_n[task.compared_PD[0]]), (change_RC.T @ change_RC).ravel())
+        turned, _ = np.linalg.qr(draws.normal(size=(len(change_RC), len(change_RC))))
+        assert np.allclose(second_moments(turned @ change_RC), second_moments(change_RC)), "however they are mixed"
+        assert task.compared == change_RC.shape[1] ** 2
+
+
+def test_a_run_of_a_release_that_searched_for_one_model_alone_goes_on() -> None:
+    with AssigningEngine(options()).engine as running:
+        for _ in range(6):
+            running.step()
+        tensors, state = running.snapshot()
+        tensors = {name: value.clone() for name, value in tensors.items()}
+        running.step()
+        undisturbed_Pn = running.x_Pn.clone()
+    assert isinstance(state["search"]["found"], dict)
+    found = state["search"].pop("found")["kin"]
+    tensors["sketch"] = tensors.pop("sketch kin")
+    with AssigningEngine(options()).engine as running:
+        running.restore(tensors, {**state, "search": {**state["search"], "groups": found}})
+        running.step()
+        assert same_bits(running.x_Pn, undisturbed_Pn)
 
 
 def test_other_engines_and_methods() -> None:
     found = world(options())
-    assert clustering_task_of(found, parse_choice("full-averaging")) is None
-    assert clustering_task_of(world(options("all")), ALGORITHM) is None
+    assert clustering_tasks_of(found, parse_choice("full-averaging")) == ()
+    assert clustering_tasks_of(world(options("all")), ALGORITHM) == ()
     for engine_name in ("network", "processes"):
         request = SimulationRequest(
             federation=options(), methods=(parse_choice("partial-averaging"),), engine=engine_name
