@@ -36,8 +36,8 @@ FACTS = HERE / "crossed.json"
 CROSSED, ALONE = "partial-averaging", "local"
 #: Rounds after which a peer is killed.
 KILLED_AFTER = (18, 34, 50, 66, 82)
-#: The digit that the picture shows in all views, and side of a peer's square in units.
-DIGIT, SIDE = 3, 46
+#: Side of a peer's square, in units.
+SIDE = 46
 ALONE_COLOUR, CROSSED_COLOUR, KILL_COLOUR = (method_colour(number) for number in (0, 1, 2))
 
 
@@ -59,13 +59,21 @@ def play(root: Path) -> dict[str, Any]:
         federation=federation, methods=[CROSSED], seeds=[0], engine="processes", out=root / "crossed", on_event=kill
     )
     alone = fedpeer.simulate(federation=federation, methods=[ALONE], seeds=[0], out=root / "alone")
-    shares = build_world(federation, load_dataset(federation.simulation.dataset), 0).split.shares
-    codes = [shares[4 * row].label_map_C for row in range(4)]
-    found: dict[str, Any] = {"called": [DIGIT if code_C is None else int(code_C[DIGIT]) for code_C in codes]}
+    found: dict[str, Any] = {}
     for name, results, method in (("crossed", real, CROSSED), ("alone", alone, ALONE)):
         history = results.history(method)
         found[name] = {"rounds": history.round_R.tolist(), "accuracy": np.round(history.score_RP, 4).tolist()}
     return {**found, "kills": kills}
+
+
+def called() -> tuple[int, list[int]]:
+    """Return the digit that has the most names, and what each row of peers calls it."""
+    federation = options_of({}, EXAMPLE).federation
+    shares = build_world(federation, load_dataset(federation.simulation.dataset), 0).split.shares
+    codes = [shares[4 * row].label_map_C for row in range(4)]
+    names_CR = np.stack([np.arange(10) if code_C is None else code_C for code_C in codes], axis=1)
+    digit = max(range(10), key=lambda each: len(set(names_CR[each])))
+    return digit, names_CR[digit].tolist()
 
 
 def curves(facts: dict[str, Any]) -> str:
@@ -80,8 +88,14 @@ def curves(facts: dict[str, Any]) -> str:
         for kill in facts["kills"]:
             height = float(np.interp(kill["round"], rounds_R, crossed_RP[:, kill["peer"]]))
             axes.plot([kill["round"]], [height], color=KILL_COLOUR, marker="X", markersize=9)
-            axes.text(
-                kill["round"], height - 0.045, f"peer{kill['peer'] + 1}", color=KILL_COLOUR, ha="center", va="top"
+            first = kill is facts["kills"][0]
+            axes.annotate(
+                f"peer{kill['peer'] + 1}" + (" is killed" if first else ""),
+                (kill["round"], height),
+                (kill["round"] + (4 if first else 0), height - (0.02 if first else 0.2)),
+                color=KILL_COLOUR,
+                ha="left" if first else "center",
+                arrowprops={"arrowstyle": "-", "color": KILL_COLOUR, "linewidth": 0.7},
             )
         axes.set_xlabel("round")
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.3g} %"))
@@ -93,7 +107,7 @@ def curves(facts: dict[str, Any]) -> str:
 
 def squares(facts: dict[str, Any]) -> str:
     """Return the peers as squares: a column sees alike, a row calls alike, and all share the middle layer."""
-    killed = {kill["peer"] for kill in facts["kills"]}
+    killed, (digit, names) = {kill["peer"] for kill in facts["kills"]}, called()
     drawn = []
     for peer in range(16):
         column, row = peer % 4, peer // 4
@@ -102,11 +116,10 @@ def squares(facts: dict[str, Any]) -> str:
         centre = x + SIDE / 2, y + SIDE / 2 - 6
         drawn.append(
             f'<text x="{centre[0]}" y="{centre[1] + 7}" font-size="20" text-anchor="middle" '
-            f'transform="rotate({-90 * column} {centre[0]} {centre[1]})">{DIGIT}</text>'
+            f'transform="rotate({-90 * column} {centre[0]} {centre[1]})">{digit}</text>'
         )
         drawn.append(
-            f'<text x="{centre[0]}" y="{y + SIDE - 5}" font-size="10" text-anchor="middle">'
-            f"“{facts['called'][row]}”</text>"
+            f'<text x="{centre[0]}" y="{y + SIDE - 5}" font-size="10" text-anchor="middle">“{names[row]}”</text>'
         )
         if peer in killed:
             drawn.append(f'<text x="{x + SIDE - 9}" y="{y + 13}" font-size="12" fill="var(--m2)">✖</text>')

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedpeer.cli.simulate_options import options_of
+from fedpeer.config.rules import PEERS, Combination, problems_of
 from fedpeer.config.settings import FederationSettings
 from fedpeer.experiments.crossed import CROSSED
 from fedpeer.experiments.told_network import told_network
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.networks.mlp import MLP
 from fedpeer.sims.world import build_world, plan_of
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples" / "crossed.yaml"
 
 
 def federation(method: str, variant: str = "") -> FederationSettings:
@@ -50,6 +58,25 @@ def test_groups_that_are_found_would_be_those_written_down() -> None:
     assert {name: (each.modules, each.members) for name, each in decided.partial_models.items()} == {
         name: (each.modules, each.members) for name, each in written.partial_models.items()
     }
+
+
+def test_the_example_is_the_first_layout() -> None:
+    example, written = options_of({}, EXAMPLE).federation, federation("crossed", "first by view, middle common")
+    assert example.partial_models == written.partial_models
+    same = ("batch_size", "steps_between_averaging", "start", "loss")
+    assert [getattr(example.learning, name) for name in same] == [getattr(written.learning, name) for name in same]
+    assert example.simulation.split[1:] == written.simulation.split[1:], "views and codes"
+    assert problems_of(Combination.of(example, PEERS)) == [], "real peers play it"
+
+
+def test_pages_say_what_the_picture_of_the_example_shows() -> None:
+    facts = json.loads((ROOT / "docs" / "pictures" / "crossed.json").read_text())
+    crossed, alone = (100 * float(np.mean(facts[name]["accuracy"][-1])) for name in ("crossed", "alone"))
+    assert len({kill["peer"] for kill in facts["kills"]}) == 5
+    sentence = f"with groups that cross their mean accuracy is {crossed:.1f} %, alone {alone:.1f} %"
+    for page in ("README.md", "docs/gallery.md"):
+        assert sentence in (ROOT / page).read_text()
+    assert f"crossed {crossed:.1f} %" in (ROOT / "docs" / "pictures" / "crossed.svg").read_text()
 
 
 def test_each_size_has_every_method_on_all_kinds_of_images() -> None:
