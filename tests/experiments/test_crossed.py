@@ -65,7 +65,7 @@ def test_the_example_is_the_first_layout() -> None:
     assert example.partial_models == written.partial_models
     same = ("batch_size", "steps_between_averaging", "start", "loss")
     assert [getattr(example.learning, name) for name in same] == [getattr(written.learning, name) for name in same]
-    assert example.simulation.split[1:] == written.simulation.split[1:], "views and codes"
+    assert str(example.simulation.split).replace("50", "20", 1) == str(written.simulation.split)
     assert problems_of(Combination.of(example, PEERS)) == [], "real peers play it"
 
 
