@@ -208,6 +208,10 @@ def test_kept_back_examples_are_some_of_each_peers_own() -> None:
 def test_kinds_are_by_labels_and_features() -> None:
     assert kinds(world(options())) == [0, 0, 0, 1, 1, 1]
     assert kinds(world(options(simulation__split=f"{ONE_ORDER}/pixels,on=2"))) == [0, 1, 0, 0, 0, 0]
+    crossed = world(Federation.model_validate(CROSSED))
+    assert kinds(crossed, "inputs") == [0, 1, 2, 3] * 4
+    assert kinds(crossed, "outputs") == [peer // 4 for peer in range(16)]
+    assert len(set(kinds(crossed))) == 16
 
 
 def test_what_was_found_can_be_pasted_into_a_federations_file(tmp_path: Path) -> None:
