@@ -479,11 +479,11 @@ def _seeking_apart(options: Combination) -> Iterator[_Broken]:
     """Yield the case of models whose members are to be found at different times, or with different examples."""
     names = _sought(options)
     try:
-        [first, *others] = [clustering_settings_of(options.federation, name) for name in names]
-    except (ValueError, AssignmentError, ChoiceError):  # there are none, or they are another rule's
-        return
-    for name, other in zip(names[1:], others, strict=True):
-        if (other.after, other.kept_back) != (first.after, first.kept_back):
+        found = [clustering_settings_of(options.federation, name) for name in names]
+    except (AssignmentError, ChoiceError):
+        return  # another rule says so
+    for name, each in zip(names, found, strict=True):
+        if (each.after, each.kept_back) != (found[0].after, found[0].kept_back):
             yield {"path": ("partial_models", name, "members"), "other": names[0]}
 
 

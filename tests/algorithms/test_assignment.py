@@ -259,9 +259,8 @@ def test_the_cut_has_the_largest_silhouette_of_all(count: int) -> None:
 @pytest.mark.slow
 def test_where_there_are_no_clusters_none_is_found() -> None:
     found = [merges_by_silhouette(in_clusters(0.0, seed=seed), np.random.default_rng(seed)) for seed in range(20)]
-    assert sum(taken > 0 for taken in found) <= 6, (
-        "of 40 more than 6 are found by chance in 3 of 1,000 cases, at one in 20 each"
-    )
+    # At one in 20 each, more than 4 of 20 are found by chance in 3 of 1,000 cases.
+    assert sum(taken > 0 for taken in found) <= 4
     assert merges_by_silhouette(in_clusters(0.0)[:2], np.random.default_rng(0)) == 0, "two peers have no silhouette"
 
 
