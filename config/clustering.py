@@ -7,7 +7,9 @@ from fedpeer.config.choice import call_choice, parse_choice
 from fedpeer.config.settings import FederationSettings
 
 #: Mistakes that only a compiled plan shows for certain.
-NOBODY_SHARES = "peers reach one another, and are compared, by what all of them average; add a partial model that everyone implements"
+NOBODY_SHARES = (
+    "peers meet, and are compared, by what all of them average; add a partial model that everyone implements"
+)
 NOTHING_TO_SHARE = "its groups would have nothing to average; give it neurons or modules"
 
 
