@@ -55,6 +55,37 @@ _Found = Callable[[FederationSettings], None]
 _Groups = tuple[tuple[int, ...], ...]
 
 
+class _Comparison:
+    """The comparison of the peers for one task: what each of them sketches.
+
+    Attributes:
+        summed_PS    sum of the sketches so far, where peers are compared by updates
+        start_PD     the compared parameters before the first training
+    """
+
+    def __init__(self, task: ClusteringTask, peers: int, draws: np.random.Generator) -> None:
+        self.task, self.sketch = task, CountSketch.drawn(task.compared, task.clustering.sketch, draws)
+        self.summed_PS = np.zeros((peers, self.sketch.size))
+        self.start_PD = torch.zeros(task.compared_PD.shape)
+
+    def compared(self, x_Pn: Tensor) -> Tensor:
+        """Return the parameters (P, D) by which peers are compared."""
+        return x_Pn.gather(1, torch.from_numpy(self.task.compared_PD).to(x_Pn.device))
+
+    def add(self, trained_Pn: Tensor, x_Pn: Tensor) -> None:
+        """Add how each peer's trained parameters differ from the average after them."""
+        if self.task.side_2D is None:
+            apart_PD = self.compared(trained_Pn) - self.compared(x_Pn)
+            self.summed_PS += self.sketch(apart_PD.cpu().numpy().astype(np.float64))
+
+    def sketches(self, x_Pn: Tensor) -> NDArray[np.float16]:
+        """Return the sketches that the peers send, (P, S)."""
+        if self.task.side_2D is None:
+            return normalised_sketches(self.summed_PS)
+        change_PD = (self.compared(x_Pn).double() - self.start_PD.double()).cpu().numpy()
+        return normalised_sketches(np.stack([self.sketch(self.task.moments_of(change_D)) for change_D in change_PD]))
+
+
 class ClusteringEngine(Engine):
     """An engine for peers that search for the groups with which they share partial models."""
 
@@ -73,22 +104,17 @@ class ClusteringEngine(Engine):
             found: called once with the federation that contains the groups found.
             options: further arguments of the vector engine: workers, folder, replaced, stop.
         """
-        self._job, self._world, self._method, self._tasks = replace(job, algorithm=method), world, method, tasks
+        self._job, self._world, self._method = replace(job, algorithm=method), world, method
         self._found, self._options = found, options
-        sizes = [task.clustering.sketch for task in tasks]
-        self._sketches = [
-            CountSketch.drawn(task.compared, size, world.draws.numpy("sketch"))
-            for task, size in zip(tasks, sizes, strict=True)
-        ]
-        self._summed_PS = [np.zeros((len(world.peers), sketch.size)) for sketch in self._sketches]
-        self._start_PD: list[Tensor] = []  # the compared parameters before the first training
+        self._comparisons = [_Comparison(task, len(world.peers), world.draws.numpy("sketch")) for task in tasks]
         self._groups: dict[str, _Groups] | None = None  # by partial model; None: not found yet
         self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes in the round of the search
         self._back: WorkspacePart | None = None
 
     def __enter__(self) -> Self:
         self._engine = self._engine_under(self._world.federation, before_search=True).__enter__()
-        self._start_PD = [self._compared(task) for task in self._tasks]
+        for each in self._comparisons:
+            each.start_PD = each.compared(self._engine.x_Pn)
         return self
 
     def __exit__(self, *raised: object) -> None:
@@ -101,7 +127,7 @@ class ClusteringEngine(Engine):
             if self._engine.round == self._after:
                 began = time.perf_counter()
                 self._spend(range(len(self._world.peers)), *map(np.array, self._engine.traffic))
-                self._groups = {task.name: self._search(number) for number, task in enumerate(self._tasks)}
+                self._groups = {each.task.name: self._search(each) for each in self._comparisons}
                 federation = self._decided()
                 self._go_on(federation, *self._engine.snapshot())
                 self._found(federation)
@@ -156,18 +182,16 @@ class ClusteringEngine(Engine):
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, state = self._engine.snapshot()
         search = {"found": self._groups, "spent": self._spent_P2.tolist()}
-        summed = {
-            f"sketch {task.name}": torch.from_numpy(summed_PS)
-            for task, summed_PS in zip(self._tasks, self._summed_PS, strict=True)
-        }
+        summed = {f"sketch {each.task.name}": torch.from_numpy(each.summed_PS) for each in self._comparisons}
         return {**tensors, **summed}, {**state, "search": search}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        search, [first, *_] = state["search"], self._tasks
+        search, first = state["search"], self._tasks[0]
         if "groups" in search:  # of a release that searched for one model alone
             tensors = {**tensors, f"sketch {first.name}": tensors["sketch"]}
             search = {**search, "found": None if search["groups"] is None else {first.name: search["groups"]}}
-        self._summed_PS = [tensors[f"sketch {task.name}"].numpy().copy() for task in self._tasks]
+        for each in self._comparisons:
+            each.summed_PS = tensors[f"sketch {each.task.name}"].numpy().copy()
         self._spent_P2 = np.array(search["spent"], np.int64)
         if search["found"] is None:
             self._engine.restore(tensors, state)
@@ -175,6 +199,10 @@ class ClusteringEngine(Engine):
             self._groups = {name: tuple(map(tuple, found)) for name, found in search["found"].items()}
             self._go_on(self._decided(), tensors, state)
         self.round = self._engine.round
+
+    @property
+    def _tasks(self) -> list[ClusteringTask]:
+        return [each.task for each in self._comparisons]
 
     @property
     def _after(self) -> int:
@@ -222,34 +250,16 @@ class ClusteringEngine(Engine):
         self._engine.__exit__(None, None, None)
         self._engine = engine
 
-    def _compared(self, task: ClusteringTask) -> Tensor:
-        """Return the parameters (P, D) by which peers are compared, as they are now."""
-        x_Pn = self._engine.x_Pn
-        return x_Pn.gather(1, torch.from_numpy(task.compared_PD).to(x_Pn.device))
-
     def _add_up(self) -> None:
         """Add to the sketches how each peer's trained parameters differ from the average after them."""
-        before_Pn = self._engine.trained_Pn
-        if before_Pn is None:
-            return
-        for task, sketch, summed_PS in zip(self._tasks, self._sketches, self._summed_PS, strict=True):
-            if task.side_2D is None:
-                index_PD = torch.from_numpy(task.compared_PD).to(before_Pn.device)
-                apart_PD = before_Pn.gather(1, index_PD) - self._compared(task)
-                summed_PS += sketch(apart_PD.cpu().numpy().astype(np.float64))
+        if (trained_Pn := self._engine.trained_Pn) is not None:
+            for each in self._comparisons:
+                each.add(trained_Pn, self._engine.x_Pn)
 
-    def _sketched(self, number: int) -> NDArray[np.float16]:
-        """Return the sketches that the peers send for a task, (P, S)."""
-        task, sketch = self._tasks[number], self._sketches[number]
-        if task.side_2D is None:
-            return normalised_sketches(self._summed_PS[number])
-        change_PD = (self._compared(task).double() - self._start_PD[number].double()).cpu().numpy()
-        return normalised_sketches(np.stack([sketch(task.moments_of(change_D)) for change_D in change_PD]))
-
-    def _search(self, number: int) -> _Groups:
+    def _search(self, comparison: _Comparison) -> _Groups:
         """Return the groups for a task, and count what the search sends."""
-        task, everyone = self._tasks[number], range(len(self._world.peers))
-        overlay, sketches_PS = task.overlay, self._sketched(number)
+        task, everyone = comparison.task, range(len(self._world.peers))
+        overlay, sketches_PS = task.overlay, comparison.sketches(self._engine.x_Pn)
         flood = flood_along(overlay)
         self._spend(everyone, flood.messages_P, flood.bytes_of(sketches_PS[0].nbytes))
         tree = merges(sketches_PS)

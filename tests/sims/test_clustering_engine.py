@@ -115,7 +115,7 @@ def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
         assert before_Pn is not None
         apart_Pn = (before_Pn - running.x_Pn).double()
         outputs = torch.from_numpy(made.task.compared_PD[0])
-        assert np.allclose(running._summed_PS[0], apart_Pn[:, outputs].numpy())
+        assert np.allclose(running._comparisons[0].summed_PS, apart_Pn[:, outputs].numpy())
         assert len(outputs) == 8 * 10 + 10  # from the global hidden neurons into the outputs, and the outputs' biases
 
 
@@ -244,8 +244,8 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
             running.step()
         running._engine.step()
         running._add_up()
-        found = running._search(0)
-        tree = merges(normalised_sketches(running._summed_PS[0]))
+        found = running._search(running._comparisons[0])
+        tree = merges(normalised_sketches(running._comparisons[0].summed_PS))
         nodes = below(tree)
         alone = {peer: running._trial(made.task, (peer,))[peer] for peer in range(6)}
         before: dict[tuple[int, ...], dict[int, Floats]] = {
