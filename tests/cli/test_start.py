@@ -185,8 +185,14 @@ def test_the_last_line_has_the_form_of_the_others(
     assert all(json.loads(line)["t"] <= told["t"] for line in lines)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("several", "shell"), [(False, "2> /dev/full"), (True, "2> /dev/full"), (False, ">&- 2>&-")])
+@pytest.mark.parametrize(
+    ("several", "shell"),
+    [
+        pytest.param(False, "2> /dev/full", marks=pytest.mark.soak),
+        pytest.param(True, "2> /dev/full", marks=pytest.mark.slow),
+        pytest.param(False, ">&- 2>&-", marks=pytest.mark.slow),
+    ],
+)
 def test_a_peer_does_not_depend_on_its_standard_error(fedpeer: Fedpeer, several: bool, shell: str) -> None:
     """With a disk that is full behind it, or without any, peers finish, and end with the code that they would have."""
     if not Path("/dev/full").exists():

@@ -1,4 +1,4 @@
-"""The notebooks of the examples run, and show what their texts say."""
+"""The notebooks of the examples run, show what their texts say, and show progress under the cell that learns."""
 
 from __future__ import annotations
 
@@ -50,6 +50,13 @@ def test_sharing(tmp_path: Path) -> None:
         "sharing.ipynb", tmp_path, **{"range(5)": "range(1)", "(4, 12, 20)": "(20,)"}
     )
     assert "38" in counts[-1].data["text/plain"]
+    progress = results[0]  # one output, which was redrawn
+    assert progress.output_type == "display_data"
+    assert progress.data["text/html"].count("<progress value=8 max=8></progress>") == 3
+    assert "wines: 4 peers" in progress.data["text/html"]
+    assert len(results) == 2
+    assert "<table class=results>" in results[-1].data["text/html"]
+    assert "partial averaging" in results[-1].data["text/plain"]
     assert "partial averaging" in results[-1].data["text/html"]
     assert "image/png" in picture[-1].data
     assert "20:" in levels[-1].data["text/plain"]

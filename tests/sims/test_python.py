@@ -85,7 +85,7 @@ def test_a_network_of_a_closure_trains_like_one_that_can_be_imported(tmp_path: P
     assert all(map(same_bits, found, expected))
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # the notebooks of the examples and of the templates do the same
 def test_a_network_of_a_cell_trains_without_a_guard(tmp_path: Path) -> None:
     """A cell's code is `__main__`'s, which has no file; nor is there `if __name__ == "__main__":`."""
     cell = """

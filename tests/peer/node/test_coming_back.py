@@ -131,7 +131,7 @@ def test_who_is_left_behind_is_told_by_distance_and_by_all_neighbors(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("gone", [3, 4])
+@pytest.mark.parametrize("gone", [pytest.param(3, marks=pytest.mark.soak), 4])
 def test_who_waits_for_nobody_goes_on_averaging_when_half_of_its_neighbors_are_gone(gone: int) -> None:
     """Shares that are under way to peers that are gone do not keep a peer from giving to others."""
     made = world(6, learning__mode="asynchronous", gossip__topology="complete")
@@ -172,7 +172,7 @@ def test_who_comes_back_to_two_of_nine_is_in_step_with_them_once_the_others_coun
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [2, 5])
+@pytest.mark.parametrize("seed", [2, pytest.param(5, marks=pytest.mark.soak)])
 def test_one_liar_is_not_followed_however_long_the_others_are_away(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neighbors, "AWAY_TICKS", 100)
     liars_ahead(seed)

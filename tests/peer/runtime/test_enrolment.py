@@ -372,6 +372,7 @@ async def cutting(port: int, connections: int) -> AsyncIterator[int]:
     async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
             sink.write(data)
+        sink.close()  # whoever answers would otherwise wait for the next question until it gives up
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal cut
