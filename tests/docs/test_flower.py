@@ -102,7 +102,7 @@ def test_rounds_are_those_of_fedavg_over_the_clients(peers: Any, whole: bool) ->
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("peers")
+@pytest.mark.usefixtures("peers", "forked")
 def test_each_command_of_the_page_runs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     first, *others = commands(FLOWER)
     assert first == "cd examples/flower"

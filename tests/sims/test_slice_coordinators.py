@@ -86,7 +86,7 @@ def _play(running: ProcessesEngine, rounds: int) -> None:
         running.step()
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # with a coordinator for all groups: `test_coordinated.py`; without: `test_engine.py`
 @pytest.mark.usefixtures("forked")
 def test_real_peers_that_all_pause_go_on_where_they_were(tmp_path: Path) -> None:
     """They are stopped in the middle: rounds that they did before they heard of it come first."""
