@@ -38,11 +38,13 @@ _DEAD = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 class _Attempt:
     """A remote run that was submitted to Ray, for the first time or again.
 
+    begun   whether its process has said so; it asks for a stop from then on
     round   the last round of which an event has arrived; None before the first event of its method
     """
 
     remote_run: RemoteRun
     deaths: int
+    begun: bool = False
     round: int | None = None
 
 
@@ -118,7 +120,7 @@ class Sweep:
             ready, _ = ray.wait(list(self._under_way), timeout=0.2)
             self._pass_on_events()
             if self._stopping:
-                self._cancel([task for task, number in self._under_way.items() if self._attempts[number].round is None])
+                self._cancel([task for task, number in self._under_way.items() if not self._attempts[number].begun])
             found = [self._result(task) for task in ready if task in self._under_way]
             if any(found):
                 return [each for each in found if each is not None]
@@ -142,11 +144,15 @@ class Sweep:
         self._under_way[task.remote(*arguments)], self._attempts[number] = number, attempt
 
     def _cancel(self, tasks: list[Any]) -> None:
+        """Cancel runs. Those that do not train yet end with their process.
+
+        It may be importing modules: Ray would interrupt that, and give the next run a process with half a module.
+        """
         for task in tasks:
-            del self._attempts[self._under_way.pop(task)]
+            attempt = self._attempts.pop(self._under_way.pop(task))
             self._let_go.append(task)
             with contextlib.suppress(RayError):
-                ray.cancel(task)
+                ray.cancel(task, force=attempt.round is None)
 
     def _pass_on_events(self) -> None:
         """Pass on the events of the runs."""
@@ -160,7 +166,7 @@ class Sweep:
             attempt = self._attempts[number]
             match event:
                 case RunBegun():
-                    self._received = True
+                    self._received = attempt.begun = True
                 case MethodStarted():
                     attempt.round = event.first_round - 1
                 case RoundDone():

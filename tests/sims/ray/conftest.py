@@ -52,10 +52,12 @@ def vector(made: World, method: str) -> Any:
 def _started(times: int) -> Any:
     """Start the cluster, with at most this many tries.
 
-    Ray waits half a minute for its own processes, which is not enough on a busy machine.
+    Ray waits half a minute for its own processes, which is not enough on a busy machine. Its workers would be nice to
+    all others, and get next to nothing of processors that other tests use.
     """
     from ray.cluster_utils import Cluster
 
+    os.environ.setdefault("RAY_worker_niceness", "0")
     of_ray = Cluster()
     try:
         # Without the parts that no test uses, it starts in half the time.

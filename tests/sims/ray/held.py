@@ -1,4 +1,5 @@
-"""A network that trains for a while and then waits, in the processes that train it, as long as a file exists."""
+"""A network that trains for a while and then waits, in the processes that train it, as long as a file exists; and a data
+set that waits there while it is loaded."""
 
 from __future__ import annotations
 
@@ -10,10 +11,21 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from fedpeer.data.dataset import DataError, Dataset
+
 #: Environment variable that names the file, for the processes of a cluster that was started with it.
 VARIABLE = "FEDPEER_TEST_HOLD"
 #: Calls before the network waits: more than in a round, and fewer than in a run.
 CALLS = 100
+
+
+def held_data() -> Dataset:
+    """Write the process's number into the file, and wait until that is removed."""
+    hold = Path(os.environ[VARIABLE])
+    hold.write_text(str(os.getpid()), encoding="utf-8")
+    while hold.exists():
+        time.sleep(0.01)
+    raise DataError("the test is over")
 
 
 class Held(nn.Module):

@@ -38,6 +38,7 @@ from fedpeer.sims.simulate import run_prepared
 from fedpeer.sims.tally import ProgressTable
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from tests.experiments.test_experiments import TINY, wanted
+from tests.net.peers import until
 from tests.sims.ray.conftest import Machines, vector
 from tests.sims.worlds import federation, relative, same_bits, world
 
@@ -46,6 +47,8 @@ pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarn
 # ---------------------------------------------------------------------------------------------------- shards of one run
 
 PARITY = 1e-5
+#: Time limit in seconds for one event, such as the start of a process that imports torch on a machine with other load.
+PATIENCE = 90.0
 ROUNDS = 3
 SEMI_LOCAL = {
     "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},
@@ -480,6 +483,23 @@ def test_what_a_run_cannot_have_is_told_as_the_users_mistake(free: Machines) -> 
         sweep.begin(RemoteRun(key="one", name="local, seed 0", request=options))
         with pytest.raises(DataError, match=r"^on .* a machine of the Ray cluster: .*/nowhere.csv"):
             sweep.finished()
+
+
+def test_a_run_that_is_cancelled_before_it_trains_ends_with_its_process(free: Machines) -> None:
+    """It may be importing modules, and the next run would get a process with half of one."""
+    from fedpeer.sims.ray.remote_run import RemoteRun
+    from fedpeer.sims.ray.sweep import Sweep
+
+    loading = federation(simulation__dataset="python:tests.sims.ray.held:held_data", simulation__split="iid")
+    options = SimulationRequest(federation=loading, methods=(parse_choice("local"),))
+    try:
+        with Sweep(free.cluster, 1, lambda remote_run, event: None, threading.Event(), run_prepared) as sweep:
+            sweep.begin(RemoteRun(key="one", name="local, seed 0", request=options))
+            until(lambda: free.hold.exists() and free.hold.read_text() != "", "the data set is asked for", PATIENCE)
+            process = psutil.Process(int(free.hold.read_text()))
+        process.wait(PATIENCE)
+    finally:
+        free.hold.unlink(missing_ok=True)
 
 
 def test_data_that_is_not_on_a_machine_is_named_with_the_machine(
