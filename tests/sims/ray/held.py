@@ -1,5 +1,4 @@
-"""A network that trains for a while and then waits, in the processes that train it, as long as a file exists; and a data
-set that waits there while it is loaded."""
+"""A network that waits after some training, and a data set that waits while it is loaded, as long as a file exists."""
 
 from __future__ import annotations
 
