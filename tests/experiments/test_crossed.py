@@ -50,7 +50,10 @@ def _bytes(places: NDArray[np.int64] | None) -> bytes:
 
 
 def test_groups_that_are_found_would_be_those_written_down() -> None:
-    found, written = federation("crossed, groups found"), federation("crossed", "first by view, middle common")
+    found, written = (
+        federation("crossed, groups found", "after 20 rounds; a"),
+        federation("crossed", "first by view, middle common"),
+    )
     assert found.automatic == ("view", "code")
     views = [[f"peer{peer}" for peer in range(first, 17, 4)] for first in range(1, 5)]
     codes = [[f"peer{4 * number + place}" for place in range(1, 5)] for number in range(4)]
