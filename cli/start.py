@@ -76,6 +76,7 @@ def _run(
     import asyncio
 
     from fedpeer.learning.holdings import load_dataset
+    from fedpeer.peer.runtime.freed_memory import give_back_freed_memory
     from fedpeer.peer.runtime.prepared import prepare_peer
     from fedpeer.peer.runtime.process import PeerProcess
     from fedpeer.peer.runtime.supervisor import end_of_input, stop_after
@@ -84,6 +85,7 @@ def _run(
         return loaded[str(choice)] if str(choice) in loaded else load_dataset(choice)
 
     process = PeerProcess(prepare_peer(peer.file, peer.federation, load), quiet=quiet, leave=leave)
+    give_back_freed_memory()
     gc.freeze()  # a search for garbage in all that is loaded by now would stop the loop for some 100 ms
 
     async def run() -> int:

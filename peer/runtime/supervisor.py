@@ -29,6 +29,7 @@ from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from fedpeer.exit_codes import EXIT_TEMPORARY
+from fedpeer.peer.runtime.freed_memory import give_back_freed_memory
 from fedpeer.peer.runtime.transient import pauses
 
 #: Seconds before a child is started again, doubled each time up to the second number; a start costs seconds of a core.
@@ -55,6 +56,7 @@ def watch_over(
         restart_seconds: pause before a child that ended with `EXIT_TEMPORARY` is first started again.
     """
     gc.collect()
+    give_back_freed_memory()
     gc.freeze()  # garbage collection would copy the pages that children share
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     reader, writer = context.Pipe(duplex=False)
