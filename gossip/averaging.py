@@ -156,8 +156,15 @@ class Averaging:
         return carrier(self.overlay, self.mixing, self._first(round) + exchange, self._keyed)
 
     def matrices(self, round: int) -> list[csr_array]:
-        """Return one (P, P) column-stochastic matrix for each exchange of a round, in the order of the exchanges."""
-        return exchange_matrices(self.overlay, self.mixing, self.exchanges, first=self._first(round), draws=self._keyed)
+        """Return one (P, P) column-stochastic matrix for each exchange of a round, in the order of the exchanges.
+
+        Push-sum's are computed once for each phase of the overlay, unless the graph is drawn anew. Do not change them.
+        """
+        first = self._first(round)
+        if not self._periodic:
+            return exchange_matrices(self.overlay, self.mixing, self.exchanges, first=first, draws=self._keyed)
+        phases = self._by_phase
+        return [phases[(first + exchange) % len(phases)] for exchange in range(self.exchanges)]
 
     def matrix(self, round: int) -> NDArray[np.float64] | csr_array:
         """Return the (P, P) column-stochastic matrix of a round's averaging.
@@ -166,7 +173,7 @@ class Averaging:
         what they are behind it. It is sparse if there is one exchange. Push-sum's matrix is the same in all rounds that
         begin with the same phase of the overlay, and is computed once for each phase, unless the graph is drawn anew.
         """
-        if self.protocol != "push-sum" or self.overlay.redraw is not None:
+        if not self._periodic:
             return self._product(round)
         phase = (self._first(round) + self.masked) % len(self.overlay.phases)
         if phase not in self._products:
@@ -182,6 +189,16 @@ class Averaging:
         if exchanges == 1:
             return exchange_matrices(self.overlay, self.mixing, 1, first=first, draws=self._keyed)[0]
         return effective_matrix(self.overlay, self.mixing, exchanges, first=first, draws=self._keyed)
+
+    @property
+    def _periodic(self) -> bool:
+        """Whether exchanges in the same phase of the overlay have the same matrix."""
+        return self.protocol == "push-sum" and self.overlay.redraw is None
+
+    @cached_property
+    def _by_phase(self) -> list[csr_array]:
+        phases = len(self.overlay.phases)
+        return exchange_matrices(self.overlay, self.mixing, phases, first=0, draws=self._keyed)
 
     @cached_property
     def _products(self) -> dict[int, NDArray[np.float64] | csr_array]:

@@ -213,6 +213,10 @@ def test_a_matrix_is_computed_once_where_it_comes_again_and_anew_where_not() -> 
     assert still.matrix(0) is still.matrix(5)
     moving = policy("one-peer-exponential", 8, "push-sum", exchanges=2)
     assert moving.matrix(0) is moving.matrix(3)
+    assert all(one is other for one, other in zip(moving.matrices(0), moving.matrices(3), strict=True))
+    first, last = moving.matrices(1)  # the third and the first of three phases
+    assert first is not last
+    assert last is moving.matrices(0)[0]
     assert not np.array_equal(cast(np.ndarray, moving.matrix(0)), cast(np.ndarray, moving.matrix(1)))
     meeting = policy("k-regular", 8, "push-pull", exchanges=2)
     assert not np.array_equal(cast(np.ndarray, meeting.matrix(0)), cast(np.ndarray, meeting.matrix(1)))
