@@ -147,14 +147,16 @@ def _checked(made: Dataset, name: str) -> Dataset:
             mistakes.add(field, f"it is a {type(value).__name__}; convert it with numpy.asarray({field})")
     mistakes.stop_if_any()
     x, y = _array(made.x, "x", mistakes), _array(made.y, "y", mistakes)
+    if x.ndim < 2 or not len(x):
+        mistakes.add("x", f"its shape is {x.shape}; it must be (examples, ...), and not empty")
+    if not y.ndim:
+        mistakes.add("y", f"its shape is {y.shape}; it must be (examples, ...)")
     mistakes.stop_if_any()
     wanted = np.dtype(np.int64 if made.input_kind == "tokens" else np.float32)
     if x.dtype != wanted:
         mistakes.add("x", f"it holds {x.dtype}; convert it with x.astype(numpy.{wanted})")
     if made.input_kind == "image" and x.ndim != 4:
         mistakes.add("x", f"its shape is {x.shape}; images have (examples, channels, height, width)")
-    if x.ndim < 2 or not len(x):
-        mistakes.add("x", f"its shape is {x.shape}; it must be (examples, ...), and not empty")
     if made.input_kind != "tokens":
         _finite(x, "x", mistakes)
     if len(y) != len(x):

@@ -467,6 +467,8 @@ WHOLE = Dataset(
         ({"input_kind": "tokens"}, "x: it holds float32; convert it with x.astype(numpy.int64)"),
         ({"input_kind": "image"}, "images have (examples, channels, height, width)"),
         ({"x": np.zeros((5, 3), np.float32)}, "y: it has 4 entries, but x has 5"),
+        ({"x": np.array(1.0, np.float32)}, "x: its shape is (); it must be (examples, ...), and not empty"),
+        ({"y": np.array(1)}, "y: its shape is (); it must be (examples, ...)"),
         ({"x": np.full((4, 3), np.nan, np.float32)}, "x[0, 0]: nan is not a finite number"),
         ({"y": np.array([0, 1, 2, 1])}, "y[2]: 2 is out of range"),
         ({"y": np.array([0, 1, 0, 1], np.int32)}, "y: it holds int32; convert it with y.astype(numpy.int64)"),
