@@ -11,7 +11,7 @@ from fedpeer.algorithms.losses import LOSSES
 
 def load_compiled_loop() -> None:
     """Load the compiled loop over single examples, or compile it."""
-    from fedpeer.algorithms import single_sample  # late: numba takes 40 MB, which no optimizer needs
+    from fedpeer.algorithms import single_sample  # late: numba takes 60 MB, which no optimizer needs
 
     layer = linear_stack.Layer(fan_in=1, fan_out=1, weight=0, bias=1, activation="identity")
     single_sample.train_single_samples(

@@ -160,11 +160,7 @@ class Averaging:
 
         Push-sum's are computed once for each phase of the overlay, unless the graph is drawn anew. Do not change them.
         """
-        first = self._first(round)
-        if not self._periodic:
-            return exchange_matrices(self.overlay, self.mixing, self.exchanges, first=first, draws=self._keyed)
-        phases = self._by_phase
-        return [phases[(first + exchange) % len(phases)] for exchange in range(self.exchanges)]
+        return self._between(self._first(round), self.exchanges)
 
     def matrix(self, round: int) -> NDArray[np.float64] | csr_array:
         """Return the (P, P) column-stochastic matrix of a round's averaging.
@@ -182,13 +178,20 @@ class Averaging:
 
     def masked_matrices(self, round: int) -> list[csr_array]:
         """Return the (P, P) matrix of each exchange of the noise phase; it applies to the weights only."""
-        return exchange_matrices(self.overlay, self.mixing, self.masked, first=self._first(round), draws=self._keyed)
+        return self._between(self._first(round), self.masked)
 
     def _product(self, round: int) -> NDArray[np.float64] | csr_array:
         exchanges, first = self.exchanges - self.masked, self._first(round) + self.masked
         if exchanges == 1:
-            return exchange_matrices(self.overlay, self.mixing, 1, first=first, draws=self._keyed)[0]
+            return self._between(first, 1)[0]
         return effective_matrix(self.overlay, self.mixing, exchanges, first=first, draws=self._keyed)
+
+    def _between(self, first: int, count: int) -> list[csr_array]:
+        """Return the matrices of so many exchanges, from the one with this running number on."""
+        if not self._periodic:
+            return exchange_matrices(self.overlay, self.mixing, count, first=first, draws=self._keyed)
+        phases = self._by_phase
+        return [phases[number % len(phases)] for number in range(first, first + count)]
 
     @property
     def _periodic(self) -> bool:

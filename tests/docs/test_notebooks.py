@@ -28,7 +28,9 @@ def executed(name: str, folder: Path, **replaced: str) -> list[Any]:
         for old, new in replaced.items():
             cell.source = cell.source.replace(old, new)
     NotebookClient(notebook, timeout=PATIENCE_S, resources={"metadata": {"path": str(folder)}}).execute()
-    return [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    found = [cell.outputs for cell in notebook.cells if cell.cell_type == "code"]
+    assert [each.text for outputs in found for each in outputs if each.get("name") == "stderr"] == [], "no warnings"
+    return found
 
 
 def distances(shown: str) -> list[float]:
@@ -53,6 +55,7 @@ def test_sharing(tmp_path: Path) -> None:
     progress = results[0]  # one output, which was redrawn
     assert progress.output_type == "display_data"
     assert progress.data["text/html"].count("<progress value=8 max=8></progress>") == 3
+    assert progress.data["text/html"].count("8 of 8 rounds") == 3
     assert "wines: 4 peers" in progress.data["text/html"]
     assert len(results) == 2
     assert "<table class=results>" in results[-1].data["text/html"]
