@@ -218,6 +218,10 @@ def test_a_matrix_is_computed_once_where_it_comes_again_and_anew_where_not() -> 
     assert first is not last
     assert last is moving.matrices(0)[0]
     assert not np.array_equal(cast(np.ndarray, moving.matrix(0)), cast(np.ndarray, moving.matrix(1)))
+    for name in DRAWN_ANEW:
+        drawn_anew = policy(name, 8, "push-sum", exchanges=1)
+        graphs = [drawn_anew.matrices(round)[0].toarray().tolist() for round in range(4)]
+        assert any(graph != graphs[0] for graph in graphs), name
     meeting = policy("k-regular", 8, "push-pull", exchanges=2)
     assert not np.array_equal(cast(np.ndarray, meeting.matrix(0)), cast(np.ndarray, meeting.matrix(1)))
 
