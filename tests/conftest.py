@@ -14,12 +14,15 @@ import sys
 from collections import Counter
 from collections.abc import Generator, Iterator
 from multiprocessing import forkserver
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from tests.forked import as_executable, share
-from tests.kept.release import OldRelease, installed
+
+if TYPE_CHECKING:
+    from tests.kept.release import OldRelease
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", settings.get_profile("patient"), max_examples=20)  # for `make quick`
@@ -53,6 +56,8 @@ def forked(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 @pytest.fixture(scope="session")
 def old_release(tmp_path_factory: pytest.TempPathFactory) -> OldRelease:
     """Return the release before this one, installed in its own folder; `tests/kept/release.py` says how it is used."""
+    from tests.kept.release import installed  # needs torch, and the process that hands out the tests has none
+
     return installed(tmp_path_factory.mktemp("old-release"))
 
 

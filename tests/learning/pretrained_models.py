@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import pytest
 import torch
 from torch import nn
 
-tokenizers = pytest.importorskip("tokenizers", reason="the extra fedpeer[hf] is missing: tokenizers")
-transformers = pytest.importorskip("transformers", reason="the extra fedpeer[hf] is missing: transformers")
+# Looked for, not imported: each worker imports this module, and one of them needs the library, which takes a second.
+for _name in ("tokenizers", "transformers"):
+    if find_spec(_name) is None:
+        pytest.skip(f"the extra fedpeer[hf] is missing: {_name}", allow_module_level=True)
 
 WORDS = [
     *("good", "fine", "bad", "poor", "the", "film", "was", "a"),
@@ -32,12 +35,15 @@ _WIDE = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "i
 
 
 def _named(kind: str, config: Any) -> nn.Module:
+    import transformers
+
     model: nn.Module = getattr(transformers, kind)(config)
     return model
 
 
 def _model(name: str) -> nn.Module:
-    tf = transformers
+    import transformers as tf
+
     distil = {"dim": 16, "n_layers": 2, "n_heads": 2, "hidden_dim": 24}
     gpt2 = {"vocab_size": KNOWN, "n_positions": 24, "n_embd": 16, "n_layer": 2, "n_head": 2}
     ends = {"bos_token_id": 2, "eos_token_id": 3}
@@ -57,6 +63,7 @@ def _model(name: str) -> nn.Module:
 def saved_model(name: str, folder: Path) -> Path:
     """Save a model with its tokenizer into a folder of its name, and return it."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
+    from transformers import PreTrainedTokenizerFast
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(7)
@@ -70,5 +77,5 @@ def saved_model(name: str, folder: Path) -> Path:
         )
     special = {"unk_token": "[UNK]", "cls_token": "[CLS]", "sep_token": "[SEP]", "eos_token": "[SEP]"}
     padded = {} if name == "gpt2" else {"pad_token": "[PAD]"}
-    transformers.PreTrainedTokenizerFast(tokenizer_object=words, **special, **padded).save_pretrained(folder / name)
+    PreTrainedTokenizerFast(tokenizer_object=words, **special, **padded).save_pretrained(folder / name)
     return folder / name

@@ -21,7 +21,7 @@ from fedpeer.learning.pretrained import PretrainedModel, build_pretrained, expor
 from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import FlatLayout, frozen_parameters
 from fedpeer.slicing.trace import trace
-from tests.learning.pretrained_models import KNOWN, saved_model, transformers
+from tests.learning.pretrained_models import KNOWN, saved_model
 
 CLASSIFIERS = ("bert", "roberta", "distilbert", "llama", "gpt2")
 WRITERS = ("llama", "gpt2")
@@ -77,6 +77,8 @@ def padding_of(name: str) -> int:
 
 
 def from_library(folder: Path, task: Task, name: str) -> Any:
+    import transformers
+
     if task == "next-token":
         return transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     config = transformers.AutoConfig.from_pretrained(folder, num_labels=3, pad_token_id=padding_of(name))
@@ -236,6 +238,8 @@ def test_what_peft_saved_is_read(models: Path, tmp_path: Path, stabilised: bool)
 def test_the_library_loads_a_model_that_is_exported_whole(
     models: Path, name: str, task: Task, settings: str, tmp_path: Path
 ) -> None:
+    from transformers import AutoTokenizer
+
     module = with_effect(built(models / name, settings, task))
     export_pretrained(module, task, tmp_path / "whole")
     theirs = from_library(tmp_path / "whole", task, name)
@@ -243,7 +247,7 @@ def test_the_library_loads_a_model_that_is_exported_whole(
     x = torch.where(tokens() == 0, padding, tokens())
     with torch.no_grad():
         torch.testing.assert_close(module(x), answers(theirs, x, padding), rtol=1e-4, atol=1e-5)
-    assert transformers.AutoTokenizer.from_pretrained(tmp_path / "whole")("good film")["input_ids"]
+    assert AutoTokenizer.from_pretrained(tmp_path / "whole")("good film")["input_ids"]
 
 
 def test_a_network_of_ones_own_is_exported_with_the_names_that_it_has(tmp_path: Path) -> None:
