@@ -388,15 +388,21 @@ def test_every_command_of_the_container_file_is_real(capsys: pytest.CaptureFixtu
     assert {name for name, _ in steps} <= {
         "ARG", "FROM", "COPY", "RUN", "ENV", "USER", "WORKDIR", "VOLUME", "EXPOSE", "STOPSIGNAL", "HEALTHCHECK", "CMD"
     }  # fmt: skip
-    of = dict(steps)
+    starts = [number for number, (name, _) in enumerate(steps) if name == "FROM"]
+    making, image = steps[: starts[1]], steps[starts[1] :]
+    assert [steps[number][1] for number in starts] == ["${BASE} AS build", "${BASE}"]
+    of, making_of = dict(image), dict(making)
     given = dict(value.split("=", 1) for name, value in steps if name == "ARG")
     used = {name: text.count(f"${name}") + text.count(f"${{{name}}}") for name in given}
-    assert used == {"BASE": 1, "INDEX": 2, "TORCH_INDEX": 1}
+    assert used == {"BASE": 2, "INDEX": 2, "TORCH_INDEX": 1}
     version = re.search(r":(\d+)\.(\d+)-slim$", given["BASE"])
     assert version is not None
     assert (int(version[1]), int(version[2])) >= (3, 11), "what fedpeer requires"
     pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").split()
-    assert re.findall(r"torch==\S+", of["RUN"]) == [each for each in pinned if each.startswith("torch==")]
+    assert re.findall(r"torch==\S+", making_of["RUN"]) == [each for each in pinned if each.startswith("torch==")]
+    made = making_of["RUN"].partition("-m venv ")[2].split()[0]
+    assert of["COPY"].split() == ["--from=build", made, made], "an environment works where it was made"
+    assert f"PATH={made}/bin:" in of["ENV"]
     assert "useradd" in of["RUN"]
     assert of["USER"] == "fedpeer"
     assert of["STOPSIGNAL"] == service_signal()
