@@ -101,34 +101,32 @@ def _python_choice(choice: Choice) -> None:
         raise ChoiceError(f'"{found_text(found)}" is not module:function; write it like python:mypkg.nets:build')
 
 
+#: `python` beside the names of a registry.
+_PYTHON: dict[str, Callable[..., Any]] = {"python": _python_choice}
+#: The metrics of all kinds of tasks.
+_METRICS = {name: metric for metrics in ANSWER_METRICS.values() for name, metric in metrics.items()}
+#: What is chosen at each path, as text, and the functions to choose from; no algorithm is imported before it is looked
+#: up.
+_REGISTRIES: Mapping[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+    ("network",): ("network", ChainMap(_PYTHON, {PRETRAINED: PretrainedNetwork}, NETWORKS)),
+    ("learning", "algorithm"): ("algorithm", ChainMap(_PYTHON, cast(dict[str, Callable[..., Any]], ALGORITHMS))),
+    ("learning", "loss"): ("loss", ChainMap(_PYTHON, LOSSES)),
+    ("learning", "optimizer"): ("optimizer", ChainMap(_PYTHON, dict.fromkeys(OPTIMIZERS, _plain))),
+    ("learning", "start"): ("start", STARTS),
+    ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
+    ("learning", "outer"): ("outer optimizer", OUTER_OPTIMIZERS),
+    ("learning", "privacy"): ("privacy", PRIVACIES),
+    ("gossip", "topology"): ("topology", GRAPHS),
+    ("gossip", "privacy"): ("privacy of gossip", PHASES),
+    ("simulation", "dataset"): ("data set", ChainMap(OWN, DATASETS)),
+    ("simulation", "metrics"): ("metric", ChainMap(_PYTHON, _METRICS)),
+    ("simulation", "tracking"): ("tracker", TRACKERS),
+}
+
+
 def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
     """Return what is chosen at a path, as text, and the functions to choose from."""
-    known: dict[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
-        ("network",): ("network", {**NETWORKS, PRETRAINED: PretrainedNetwork, "python": _python_choice}),
-        ("learning", "algorithm"): ("algorithm", _algorithms()),
-        ("learning", "loss"): ("loss", {**LOSSES, "python": _python_choice}),
-        ("learning", "optimizer"): ("optimizer", {**dict.fromkeys(OPTIMIZERS, _plain), "python": _python_choice}),
-        ("learning", "start"): ("start", STARTS),
-        ("learning", "aggregation"): ("aggregation", AGGREGATIONS),
-        ("learning", "outer"): ("outer optimizer", OUTER_OPTIMIZERS),
-        ("learning", "privacy"): ("privacy", PRIVACIES),
-        ("gossip", "topology"): ("topology", GRAPHS),
-        ("gossip", "privacy"): ("privacy of gossip", PHASES),
-        ("simulation", "dataset"): ("data set", {**DATASETS, **OWN}),
-        ("simulation", "metrics"): ("metric", {**_known_metrics(), "python": _python_choice}),
-        ("simulation", "tracking"): ("tracker", TRACKERS),
-    }
-    return known[path]
-
-
-def _known_metrics() -> Mapping[str, Callable[..., Any]]:
-    return {name: metric for metrics in ANSWER_METRICS.values() for name, metric in metrics.items()}
-
-
-def _algorithms() -> Mapping[str, Callable[..., Any]]:
-    """Return fedpeer's algorithms and `python`; none of them is imported before it is looked up."""
-    own: dict[str, Callable[..., Any]] = {"python": _python_choice}
-    return ChainMap(own, cast(dict[str, Callable[..., Any]], ALGORITHMS))
+    return _REGISTRIES[path]
 
 
 #: Paths whose choice is looked up in one registry.

@@ -173,7 +173,7 @@ def problems_of(options: Combination, words: Vocabulary = KEYS) -> list[ConfigPr
     if "methods" in wrong:
         wrong.add("learning.algorithm")
     for rule in RULES:
-        if not wrong & set(rule.settings):
+        if wrong.isdisjoint(rule.settings):
             found += rule.problems(options, words)
     return list(dict.fromkeys(found))
 
@@ -427,12 +427,13 @@ def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
     if found or federation.learning.changes_network:
         return found
     graph, own = ModelGraph(models), federation.own_networks()
+    networks = {str(choice): plain_network(choice) for choice in (federation.network, *own.values())}
     listed = {peer for model in models if model.members != "all" for peer in model.members} | own.keys()
     lines: dict[tuple[str, str], None] = {}  # an ordered set: peers with the same models make the same mistakes
     kinds = {(graph.implemented(peer), str(own.get(peer))): peer for peer in [*sorted(listed), ""]}
     for peer in kinds.values():
-        choice = own.get(peer, federation.network)
-        if choice is None or choice_problem(("network",), choice) or (network := plain_network(choice)) is None:
+        network = networks[str(own.get(peer, federation.network))]
+        if network is None:
             continue
         whose = f" (in the network of {peer})" if peer in own else ""
         try:
