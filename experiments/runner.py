@@ -80,7 +80,7 @@ class ExperimentOptions:
     cluster: str | None = None
     command: str = ""
 
-    @property
+    @cached_property
     def size(self) -> RunSize:
         size = self.experiment.sizes[self.size_name]
         if size.searches and not self.search:
@@ -95,7 +95,7 @@ class ExperimentOptions:
     def folder(self) -> Path:
         return folder_of(self.root, self.experiment.name, self.size_name, self.overrides)
 
-    @property
+    @cached_property
     def cells(self) -> tuple[Cell, ...]:
         return self.experiment.cells(self.size)
 
