@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 import torch
 from numpy.typing import NDArray
 
@@ -17,19 +19,26 @@ from fedpeer.experiments.told_network import told_network
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.networks.mlp import MLP
 from fedpeer.sims.world import build_world, plan_of
+from tests.experiments.conftest import Listed
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "crossed.yaml"
 
 
-def federation(method: str, variant: str = "") -> FederationSettings:
-    cells = {cell.label: cell for cell in CROSSED.cells(CROSSED.sizes["default"])}
-    variants = cells[f"digits, 20 images, {method}"].variants
-    [found] = [request for name, request in variants.items() if name.startswith(variant) and name.endswith("0.003")]
-    return found.federation
+@pytest.fixture
+def federation(listed: Listed) -> Callable[..., FederationSettings]:
+    """Provide the federation of a method, or of one of its variants, on 20 digits."""
+
+    def of(method: str, variant: str = "") -> FederationSettings:
+        [cell] = [cell for cell in listed("crossed", "default") if cell.label == f"digits, 20 images, {method}"]
+        rated = [name for name in cell.variants if name.startswith(variant) and name.endswith("0.003")]
+        [found] = [cell.variants[name].federation for name in rated]
+        return found
+
+    return of
 
 
-def test_each_peer_is_in_one_group_of_each_hierarchy() -> None:
+def test_each_peer_is_in_one_group_of_each_hierarchy(federation: Callable[..., FederationSettings]) -> None:
     wanted = federation("crossed", "first by view, middle common")
     made = build_world(wanted, load_dataset(wanted.simulation.dataset), 0)
     groups = {group.id: set(group.members) for group in plan_of(made, wanted.learning.algorithm).groups}
@@ -49,7 +58,7 @@ def _bytes(places: NDArray[np.int64] | None) -> bytes:
     return b"" if places is None else places.tobytes()
 
 
-def test_groups_that_are_found_would_be_those_written_down() -> None:
+def test_groups_that_are_found_would_be_those_written_down(federation: Callable[..., FederationSettings]) -> None:
     found, written = (
         federation("crossed, groups found", "after 20 rounds; a"),
         federation("crossed", "first by view, middle common"),
@@ -63,7 +72,7 @@ def test_groups_that_are_found_would_be_those_written_down() -> None:
     }
 
 
-def test_the_example_is_the_first_layout() -> None:
+def test_the_example_is_the_first_layout(federation: Callable[..., FederationSettings]) -> None:
     example, written = options_of({}, EXAMPLE).federation, federation("crossed", "first by view, middle common")
     assert example.partial_models == written.partial_models
     same = ("batch_size", "steps_between_averaging", "start", "loss")
@@ -82,9 +91,9 @@ def test_pages_say_what_the_picture_of_the_example_shows() -> None:
     assert f"crossed {crossed:.1f} %" in (ROOT / "docs" / "pictures" / "crossed.svg").read_text()
 
 
-def test_each_size_has_every_method_on_all_kinds_of_images() -> None:
-    for name, size in CROSSED.sizes.items():
-        cells = CROSSED.cells(size)
+def test_each_size_has_every_method_on_all_kinds_of_images(listed: Listed) -> None:
+    for name in CROSSED.sizes:
+        cells = listed("crossed", name)
         assert len({cell.label for cell in cells}) == len(cells)
         kinds = {request.federation.simulation.dataset.name for cell in cells for request in cell.variants.values()}
         assert kinds == set(CROSSED.data), name
@@ -92,7 +101,7 @@ def test_each_size_has_every_method_on_all_kinds_of_images() -> None:
         assert {cell.label for cell in cells} <= claimed
     splits = {
         cell.label.partition(",")[0]: request.federation.simulation.model_dump(mode="json")["split"]
-        for cell in CROSSED.cells(CROSSED.sizes["default"])
+        for cell in listed("crossed", "default")
         for request in cell.variants.values()
     }
     assert {name for name, split in splits.items() if "pixels" in str(split)} == {"digits with mixed pixels"}
@@ -106,7 +115,9 @@ def test_who_is_told_has_view_and_code_beside_the_inputs() -> None:
     assert torch.equal(network(x), plain(torch.cat([x.flatten(1), marks], dim=1)))
 
 
-def test_all_who_are_told_have_one_model_and_each_knows_its_own_place() -> None:
+def test_all_who_are_told_have_one_model_and_each_knows_its_own_place(
+    federation: Callable[..., FederationSettings],
+) -> None:
     wanted = federation("one model, told view and code")
     made = build_world(wanted, load_dataset(wanted.simulation.dataset), 0)
     [group] = plan_of(made, wanted.learning.algorithm).groups
