@@ -48,9 +48,9 @@ def test_cifar10_sub_sample(real: Path) -> None:
 SCALE_100 = np.array([[0.5074, 0.4867, 0.4411], [0.2011, 0.1987, 0.2025]])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_cifar100_sub_sample(real: Path) -> None:
-    """The archive is read once; fine labels and standard pixels are those of the next test's small archive."""
+    """Unpacking takes seconds: `make test` reads the archive of CIFAR-10 and the next test's small one."""
     coarse = cifar.cifar100()
     assert coarse.subclass_N is not None
     assert coarse.test_N is not None
