@@ -49,5 +49,10 @@ def guarded(key: int) -> Iterator[None]:
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(key >> 65)
+        # Not `torch.manual_seed`: for each kind of device that is not there it formats the stack, for a millisecond.
+        torch.default_generator.manual_seed(key >> 65)
+        if devices:
+            torch.cuda.manual_seed_all(key >> 65)
+        if torch.backends.mps.is_available():
+            torch.mps.manual_seed(key >> 65)
         yield

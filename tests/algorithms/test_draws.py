@@ -79,6 +79,12 @@ def test_guarded_seeds_inside_and_restores_the_global_generator() -> None:
         assert not torch.equal(torch.rand(3), first)
 
 
+def test_guarded_draws_what_torch_draws_from_that_seed() -> None:
+    with guarded(123 << 70):
+        found = torch.rand(3)
+    assert torch.equal(found, torch.rand(3, generator=torch.Generator().manual_seed(123 << 5)))
+
+
 def test_guarded_restores_after_an_error_too() -> None:
     before = torch.get_rng_state()
     with pytest.raises(KeyError), guarded(1):
