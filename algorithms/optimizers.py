@@ -9,6 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -92,21 +93,31 @@ class OptimizerChoice:
         """
         if self.own is not None:
             return self._built(self.own, parameters)
-        known = names()
-        if self.kind.lower() not in known:
-            why = next((f" ({reason})" for name, reason in _REFUSED.items() if name.lower() == self.kind.lower()), "")
-            raise OptimizerError(f'optimizer "{self.kind}" cannot be used{why}; known: {", ".join(sorted(known))}')
-        kind = getattr(torch.optim, known[self.kind.lower()])
-        allowed = [name for name in inspect.signature(kind).parameters if name != "params"]
-        for name in self.settings:
-            if name not in allowed:
-                raise OptimizerError(f'optimizer "{self.kind}" has no setting "{name}"; known: {", ".join(allowed)}')
+        kind = self._class
         try:
-            return kind(parameters, **self.settings)  # type: ignore[no-any-return]
+            return kind(parameters, **self.settings)
         except (TypeError, ValueError, RuntimeError) as problem:
             # Torch's optimizer of matrices alone says which parameter is none, and not what to do.
             way_out = "; take a network without biases and normalization, or another optimizer" * (self.kind == "Muon")
             raise OptimizerError(f'optimizer "{self.kind}": {problem}{way_out}') from None
+
+    @cached_property  # each peer asks for it in each round
+    def _class(self) -> Callable[..., torch.optim.Optimizer]:
+        """Torch's class, which has all of the settings.
+
+        Raises:
+            OptimizerError: unknown name or setting.
+        """
+        known = names()
+        if self.kind.lower() not in known:
+            why = next((f" ({reason})" for name, reason in _REFUSED.items() if name.lower() == self.kind.lower()), "")
+            raise OptimizerError(f'optimizer "{self.kind}" cannot be used{why}; known: {", ".join(sorted(known))}')
+        kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, known[self.kind.lower()])
+        allowed = [name for name in inspect.signature(kind).parameters if name != "params"]
+        for name in self.settings:
+            if name not in allowed:
+                raise OptimizerError(f'optimizer "{self.kind}" has no setting "{name}"; known: {", ".join(allowed)}')
+        return kind
 
     def _built(self, own: Callable[..., Any], parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         try:
