@@ -134,7 +134,13 @@ def page(options: ExperimentOptions) -> dict[str, Any]:
     return {**data, "measured": [{**each, "seconds": 0} for each in data["measured"]]}
 
 
-@pytest.mark.parametrize("pause", range(1, 7))
+#: Of two lines with three runs each: within the first, between the two, and within the second.
+PAUSES = (1, 3, 5)
+
+
+@pytest.mark.parametrize(
+    "pause", [pytest.param(each, marks=[] if each in PAUSES else pytest.mark.soak) for each in range(1, 7)]
+)
 def test_a_figure_that_compares_lines_is_paused_after_any_run_and_continued(
     band: Band, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, pause: int
 ) -> None:

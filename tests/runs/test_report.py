@@ -175,7 +175,7 @@ def test_the_band_is_named_for_many_peers(report: Report) -> None:
 
 
 def test_the_same_run_gives_the_same_bytes(report: Report) -> None:
-    run, text, _ = report("three methods")
+    run, text, _ = report("one peer, one round")
     assert page(run)[0] == text
 
 
@@ -313,7 +313,7 @@ def test_an_algorithm_with_a_server_shows_four_scores_its_numbers_and_its_relati
     ],
 )
 def test_of_labels_it_says_so(classes: list[str], says: str, tmp_path: Path) -> None:
-    run = made(tmp_path)
+    run = made(tmp_path, methods=("local",), rounds=1)
     split = run.read("split")
     assert split is not None
     run.describe("split", split | {"task": "multi-label", "classes": classes})
@@ -325,7 +325,7 @@ def test_of_labels_it_says_so(classes: list[str], says: str, tmp_path: Path) -> 
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 async def test_a_name_without_a_blank_fits_a_telephone(tmp_path: Path) -> None:
     data = "csv:/home/somebody/hospitals/north/2026/clinic.csv,labels=fever+cough+rash,user=ward"
-    run = made(tmp_path, simulation={"peers": 4, "dataset": data, "split": "user"})
+    run = made(tmp_path, methods=("local",), simulation={"peers": 4, "dataset": data, "split": "user"})
     async with chromium(tmp_path / "browser") as tab:
         await tab.look(390)
         await tab.open(write_report(run).as_uri())
