@@ -11,12 +11,10 @@ from fedpeer.peer.node import rounds
 from fedpeer.peer.node.skew import furthest, left_behind
 from fedpeer.peer.state import neighbors
 from fedpeer.peer.state.neighbors import Neighbors
-from fedpeer.sims.network.faults import Act, Faults
-from fedpeer.sims.network.links import LinkRules
-from tests.faults import isolation
-from tests.faults.liars import liars_ahead
+from fedpeer.sims.network.faults import Act, Faults, faults_from
+from fedpeer.sims.network.links import LinkRules, partition
+from tests.faults import isolation, liars
 from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
-from tests.faults.scenarios import CALM
 
 #: Rounds by which a peer's news of the others is old when it comes back; on real links, until answers arrive again.
 OLD_ROUNDS = 1
@@ -48,20 +46,21 @@ def test_who_comes_back_waits_for_what_it_is_owed_and_so_keeps_nobody_waiting(mo
     It used to go through that round without the others, who then waited for its shares for a whole deadline.
     """
     monkeypatch.setattr(PeerCluster, "_trainer", lambda cluster, peer, adding: short(adding))
-    made = world(4, gossip__exchanges=10, gossip__deadline=30.0, gossip__topology="complete")
-    cut = isolation.faults_of("cut:1", 8.0, made.peers, 0)
-    cluster = PeerCluster(made, replace(cut, links=LinkRules(delay=0.8, jitter=0.3)), look_every=5.0)
+    made = world(3, gossip__exchanges=10, gossip__deadline=30.0, gossip__topology="complete")
+    begin, heal, measured = 120.0, 430.0, 100.0
+    cuts = partition(begin, heal, made.peers[:1], made.peers[1:])
+    faults = Faults(seed=2, links=LinkRules(delay=0.8, jitter=0.3), cuts=cuts, heal=heal)
+    cluster = PeerCluster(made, faults, look_every=20.0)
     watch = isolation.Watch(cluster.simulator)
     cluster.simulator.start()
-    cluster.run(isolation.BEGIN)
-    before = watch.rate(isolation.BEGIN - isolation.MEASURED, isolation.BEGIN)
-    lone, healed = cluster.node("peer1"), cluster.simulator.faults.heal
+    cluster.run(begin)
+    before = watch.rate(begin - measured, begin)
     with monkeypatch.context() as patch:
-        patch.setattr(lone.repeats, "wait", lambda peer: 50.0)
-        cluster.run(healed + 60.0)
-    since = healed + isolation.BACK_S * isolation.SECOND
-    cluster.run(since + isolation.MEASURED)
-    assert watch.rate(since, since + isolation.MEASURED) >= isolation.RATE * before
+        patch.setattr(cluster.node("peer1").repeats, "wait", lambda peer: 50.0)
+        cluster.run(heal + 60.0)
+    since = heal + 100.0
+    cluster.run(since + measured)
+    assert watch.rate(since, since + measured) >= isolation.RATE * before
     cluster.judge()
 
 
@@ -70,24 +69,34 @@ def short(adding: AddingTrainer) -> AddingTrainer:
 
 
 @pytest.mark.parametrize(
-    ("peers", "fault"),
-    [pytest.param(8, "cut:1+2", marks=pytest.mark.slow), pytest.param(16, "freeze:1", marks=pytest.mark.soak)],
+    ("peers", "fault", "seed", "heal", "back"),
+    [
+        pytest.param(8, "cut:1+2,at=1.5,for=8.5", 1, 400.0, 550.0, marks=pytest.mark.slow),
+        pytest.param(16, "freeze:1,at=10,for=30", 0, 1600.0, 2000.0, marks=pytest.mark.soak),
+    ],
 )
-def test_who_comes_back_a_round_behind_catches_up_and_loses_no_weight_meanwhile(peers: int, fault: str) -> None:
+def test_who_comes_back_a_round_behind_catches_up_and_loses_no_weight_meanwhile(
+    peers: int, fault: str, seed: int, heal: float, back: float
+) -> None:
     """In a ring with one exchange, who is a round behind takes part in nothing, and learns late how far others are.
 
     Neighbors took a share of each round of such a peer and gave none, until the others had all of its weight. In a
-    large ring, where many may be a round ahead, it never caught up.
+    large ring, where many may be a round ahead, it never caught up. Not every history brings a peer there.
     """
     made = world(peers, gossip__exchanges=1, gossip__deadline=30.0, gossip__topology="ring")
-    cluster = PeerCluster(made, isolation.faults_of(fault, 30.0, made.peers, 0), look_every=5.0)
+    links = LinkRules(delay=0.2, jitter=0.2)
+    faults = replace(faults_from(fault, made.peers), seed=seed, links=links, heal=heal)
+    cluster = PeerCluster(made, faults, look_every=20.0)
     watch = isolation.Watch(cluster.simulator)
     cluster.simulator.start()
-    since = cluster.simulator.faults.heal + isolation.BACK_S * isolation.SECOND
-    cluster.run(since + isolation.MEASURED)
-    assert isolation.LEAST <= min(watch.weights(since)) <= max(watch.weights(since)) <= isolation.MOST
-    rounds_of = isolation.rounds_of(cluster.nodes())
-    assert max(rounds_of.values()) - min(rounds_of.values()) <= 1
+    cluster.run(back + 60.0)
+    assert isolation.LEAST <= min(watch.weights(back)) <= max(watch.weights(back)) <= isolation.MOST
+
+    def together() -> bool:
+        rounds_of = isolation.rounds_of(cluster.nodes())
+        return max(rounds_of.values()) - min(rounds_of.values()) <= 1
+
+    assert cluster.run(heal + 650.0, together), cluster.phases()
     cluster.judge()
 
 
@@ -138,12 +147,12 @@ def test_who_waits_for_nobody_goes_on_averaging_when_half_of_its_neighbors_are_g
     cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2)))
     simulator, left = cluster.simulator, made.peers[:-gone]
     simulator.start()
-    cluster.run(CALM)
+    cluster.run(60.0)
     for peer in made.peers[-gone:]:
         simulator.kill(peer)
-    cluster.run(simulator.now + 600.0)
+    cluster.run(simulator.now + 400.0)
     since = simulator.now
-    cluster.run(since + 100.0)
+    cluster.run(since + 50.0)
     gave = {(row[4], row[2]) for row in simulator.rows if row[0] > since and row[1] == "heard" and row[3] == "Transfer"}
     assert gave == {(one, other) for one in left for other in left if one != other}
 
@@ -153,9 +162,9 @@ def test_who_comes_back_to_two_of_nine_is_in_step_with_them_once_the_others_coun
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Six peers never come back, and two others alone might be liars: so they are followed late, but not never."""
-    monkeypatch.setattr(neighbors, "AWAY_TICKS", 2400)
+    monkeypatch.setattr(neighbors, "AWAY_TICKS", 400)
     made = world(9, gossip__topology="complete", gossip__gather=2.0, gossip__exchanges=1)
-    lost, survivors, begin, back = made.peers[:6], made.peers[6:], 200.0, 800.0
+    lost, survivors, begin, back = made.peers[:6], made.peers[6:], 50.0, 550.0
     acts = tuple(Act(begin, "kill", peer, math.inf) for peer in lost)
     acts += (Act(begin, "kill", survivors[0], back - begin),)
     faults = Faults(links=LinkRules(delay=0.2, jitter=0.3), acts=acts)
@@ -166,13 +175,15 @@ def test_who_comes_back_to_two_of_nine_is_in_step_with_them_once_the_others_coun
         rounds = [cluster.node(peer).durable.round for peer in survivors]
         return max(rounds) - min(rounds)
 
-    cluster.run(back + 2000.0)
+    cluster.run(back + 300.0)
     assert behind() > 10, "two of eight others may lie"
-    assert cluster.run(back + 3000.0, lambda: behind() <= 1), cluster.phases()
+    assert cluster.run(back + 800.0, lambda: behind() <= 1), cluster.phases()
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [2, pytest.param(5, marks=pytest.mark.soak)])
 def test_one_liar_is_not_followed_however_long_the_others_are_away(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(neighbors, "AWAY_TICKS", 100)
-    liars_ahead(seed)
+    monkeypatch.setattr(neighbors, "AWAY_TICKS", 50)
+    for name, ticks in {"MEASURED": 50.0, "BEGIN": 200.0, "COMPANY": 300.0, "AFTERWARDS": 150.0}.items():
+        monkeypatch.setattr(liars, name, ticks)
+    liars.liars_ahead(seed)
