@@ -53,7 +53,7 @@ def test_a_third_of_all_killed_at_once() -> None:
 def test_nobody_is_buried_alive_at_ten_percent_loss(count: int, seeds: int) -> None:
     for seed in range(seeds):
         world = settled(count, seed, loss=0.1, repeat=0.1)
-        world.run(3_000)
+        world.run(3_000 if count < 16 else 1_000)
         assert burials(world) == [], f"replay with seed={seed}"
 
 
@@ -124,8 +124,8 @@ def test_few_messages_when_nothing_happens() -> None:
     world = settled(16, seed=0)
     world.run(100)  # the news of the start has been sent
     world.sent.clear()
-    world.run(1_000)
-    assert world.sent.total() / 1_000 / 16 <= 0.21, "a ping and a pong each ten ticks"
+    world.run(400)
+    assert world.sent.total() / 400 / 16 <= 0.21, "a ping and a pong each ten ticks"
 
 
 @pytest.mark.slow
@@ -179,10 +179,10 @@ def test_a_machine_that_counts_a_pause_blames_others() -> None:
 
 
 def blamed_by_a_slow_peer() -> int:
-    """Return how often a peer whose messages take 1.5 s each way found another suspect or dead, in 1,000 ticks."""
+    """Return how often a peer whose messages take 1.5 s each way found another suspect or dead, in 500 ticks."""
     world = settled(8, seed=0)
     world.slow["peer003"] = 60
-    world.run(1_000)
+    world.run(500)
     assert all(machine.awareness.health == 0 for peer, machine in world.peers.items() if peer != "peer003")
     findings = [change for _, by, change in world.history if by == change.reason == "peer003"]
     return sum(change.after in ("suspect", "dead") for change in findings)
@@ -206,8 +206,8 @@ def test_a_slow_peer_learns_that_it_is_slow_and_blames_few(monkeypatch: pytest.M
                 if rule is not kept:
                     patch.setattr(*rule)
             blamed = blamed_by_a_slow_peer()
-        assert blamed > 30 if kept is None else blamed <= 15, kept
-    assert blamed_by_a_slow_peer() <= 5
+        assert blamed > 20 if kept is None else blamed <= 10, kept
+    assert blamed_by_a_slow_peer() <= 2
 
 
 #: How often four peers may have to defend themselves in two times 2,000 ticks of late answers; and ticks within which

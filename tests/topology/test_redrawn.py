@@ -33,8 +33,8 @@ def drawn(of: Overlay, exchange: int, seed: int = 0) -> nx.Graph:
 
 def plain_mean(graph: nx.Graph) -> NDArray[np.float64]:
     """Return the matrix (P, P) of the plain mean of what a peer has and receives."""
-    into = np.asarray(push_sum_matrix(graph).toarray() > 0, dtype=np.float64)
-    return np.asarray(into / into.sum(1, keepdims=True))
+    into_PP = nx.to_numpy_array(graph).T + np.eye(len(graph))
+    return np.asarray(into_PP / into_PP.sum(1, keepdims=True))
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8, 9])
