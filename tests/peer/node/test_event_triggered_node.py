@@ -79,10 +79,10 @@ def test_nothing_is_a_transfer_that_moves_nothing(form: Any) -> None:
 
 @pytest.mark.slow
 def test_who_moves_slowly_sleeps_more_and_all_stay_near() -> None:
-    cluster = running(300.0)
+    cluster = running(200.0)
     share = {peer: counts[False] / counts.total() for peer, counts in cluster.said.items()}
     rounds = min(node.durable.round for node in cluster.nodes().values())
-    assert rounds >= 6
+    assert rounds >= 4
     assert max(share, key=lambda peer: share[peer]) == "peer1"
     assert all(0 < part < 0.6 for part in share.values())
     assert cluster.apart() <= 2 * DRIFT + 2 * FAST
@@ -132,7 +132,7 @@ def test_after_a_cut_all_average_although_nobody_has_moved() -> None:
     before = cluster.apart()
     assert all(gave(600.0).values())
     assert cluster.apart() < before / 2
-    assert not any(gave(800.0).values())
+    assert not any(gave(700.0).values())
 
 
 @pytest.mark.slow
@@ -201,7 +201,7 @@ def test_without_rounds_a_peer_pushes_what_has_moved() -> None:
     """Now and then it also pushes what has not moved, so that weight comes back. Empty transfers are never sent."""
     told, rounds = {}, {}
     for drift in (None, DRIFT, 10.0):
-        cluster = running(300.0, learning__mode="asynchronous", gossip__drift=drift)
+        cluster = running(200.0, learning__mode="asynchronous", gossip__drift=drift)
         assert not any(counts[True] for counts in cluster.said.values())
         told[drift] = {peer: counts[False] for peer, counts in cluster.said.items()}
         rounds[drift] = min(node.durable.round for node in cluster.nodes().values())

@@ -102,7 +102,8 @@ def test_who_finds_takers_goes_before_its_time_and_says_so() -> None:
 @pytest.mark.slow
 def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
     """The values that remain are rounding errors as well: an estimate made of them would be rejected."""
-    cluster = PeerCluster(world(4, gossip__topology="complete"), Faults(seed=2, links=LinkRules(delay=0.2, loss=0.1)))
+    made = world(4, gossip__topology="complete")
+    cluster = PeerCluster(made, Faults(seed=2, links=LinkRules(delay=0.2, loss=0.1)), look_every=20.0)
     simulator = cluster.simulator
     simulator.start()
     (group,) = cluster.groups
@@ -146,7 +147,7 @@ def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
 
 #: Tick at which a short federation is running, and ticks of a fault that lasts beyond its end: for so long that who is
 #: cut off is thought dead, and for long after the others have finished.
-UNDER_WAY, FAULT = 120.0, 600.0
+UNDER_WAY, FAULT = 120.0, 450.0
 #: Ticks after the heal in which the peer that was cut off receives news of the others, fetches what they have, and
 #: finishes; and for which it then waits for acknowledgements of peers that are gone.
 FETCHED, OWING = 200.0, 200.0
@@ -156,7 +157,8 @@ def ending(rounds: int = 16, peers: int = 3, **settings: Any) -> PeerCluster:
     """Run peers up to a cut that separates the first; their 16 rounds take some 300 ticks."""
     made = world(peers, learning__rounds=rounds, **settings)
     cut = partition(UNDER_WAY, UNDER_WAY + FAULT, made.peers[:1], made.peers[1:])
-    cluster = PeerCluster(made, Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut), drift=1e-3)
+    faults = Faults(seed=1, links=LinkRules(delay=0.2, jitter=0.3), cuts=cut)
+    cluster = PeerCluster(made, faults, drift=1e-3, look_every=20.0)
     cluster.simulator.start()
     cluster.run(UNDER_WAY)
     return cluster

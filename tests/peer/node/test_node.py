@@ -143,11 +143,11 @@ def test_who_holds_more_than_others_take_gives_smaller_shares() -> None:  # S15
     holding = node.durable.groups[group]
     node.durable.groups[group] = replace(holding, held=holding.held.scaled(40.0))
     given = len(cluster.simulator.rows)
-    cluster.run(cluster.simulator.now + 300.0)
+    cluster.run(cluster.simulator.now + 150.0)
     rows = cluster.simulator.rows[given:]
     assert not [row for row in rows if row[1] == "refused" and row[3] == "bad_weight"]
     assert not [
-        row for row in rows if row[1:4] == ("refused", me, "no_room") and row[0] > cluster.simulator.now - 200.0
+        row for row in rows if row[1:4] == ("refused", me, "no_room") and row[0] > cluster.simulator.now - 100.0
     ]
     for other in (receiver for sender, receiver in cluster.all_edges() if sender == me):
         channel = cluster.node(other).durable.groups[group].into[me]
