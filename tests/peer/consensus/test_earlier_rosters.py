@@ -11,10 +11,11 @@ from fedpeer.peer.wire.roster import sign
 from fedpeer.sims.network.faults import Act, Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.peer_cluster import AUTHORITY
-from tests.faults.scenarios import CALM
 from tests.faults.server_cluster import ServerCluster, world
 
 QUICK = LinkRules(delay=0.2, jitter=0.2)
+#: Ticks after which there is a coordinator and some rounds.
+CALM = 60.0
 
 
 @pytest.mark.slow
@@ -33,7 +34,7 @@ def test_a_voter_with_another_key_votes_if_somebody_knows_the_roster_between(kno
     consensus_cluster.admit(sign(replace(whole, entries=entries), AUTHORITY), made.peers)
     if knows in made.peers:
         factory.setups[knows] = replace(factory.setups[knows], earlier=(put_out,))
-    consensus_cluster.run(CALM + 600.0)
+    consensus_cluster.run(CALM + 360.0)
     states = [node.durable.consensus_states[EVERYONE] for node in consensus_cluster.nodes().values()]
     assert len(states) == 3
     assert {each.holding.roster for each in states} == {1 if knows == "nobody" else 3}

@@ -31,7 +31,7 @@ ONE, OTHER = REST[:2]
 def smaller() -> tuple[PeerCluster, Node]:
     """Return a run of six peers, and the node of one after it has received the roster that revokes three."""
     cluster = PeerCluster(
-        world(6, gossip__topology="complete"),
+        world(6, gossip__topology="complete", gossip__exchanges=2),
         Faults(seed=1, links=LinkRules(delay=0.2)),
         forgetful=True,
         roster=PEERS,

@@ -99,17 +99,17 @@ def test_late_updates_count_once_each_with_the_weight_of_their_age(
 def test_a_peer_ten_times_slower_costs_the_others_nothing(
     late: tuple[World, NetworkEngine, dict[int, dict[str, int]]],
 ) -> None:
-    """Seconds of the quick peers for all rounds; with a round for all it is the slow one's time."""
+    """Seconds of the quick peers for all rounds; with a round for all it is the slow one's time, here for a third."""
 
     def seconds(engine: NetworkEngine) -> float:
         return sorted(engine.statistics()[SECONDS])[2]
 
-    waiting, some = world(), world(learning__aggregation_goal=GOAL)
+    waiting, some = world(learning__rounds=ROUNDS // 3), world(learning__aggregation_goal=GOAL)
     calm, _ = played(some, faults_from("slow:1-5,times=20", some.peers))
     for_all, _ = played(waiting, faults_from(SLOW, waiting.peers))
     slowed = seconds(late[1])
     assert slowed <= 1.1 * seconds(calm)
-    assert seconds(for_all) >= 4 * slowed
+    assert 3 * seconds(for_all) >= 4 * slowed
 
 
 def test_who_waits_for_all_has_the_plain_algorithms_numbers() -> None:

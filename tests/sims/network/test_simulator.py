@@ -117,14 +117,14 @@ def test_a_run_is_its_seed() -> None:
 def test_lost_memory_is_lost() -> None:
     """After the fault "lose" a disk is empty, and after "old" it is an older one."""
     for kind in ("lose", "old"):
-        acts = (Act(450.0, kind, "p2", 2.0),)
-        simulator = Simulator(PEERS, bank.driver(PEERS), Faults(links=LinkRules(jitter=1.0), acts=acts, heal=500.0))
+        acts = (Act(230.0, kind, "p2", 2.0),)
+        simulator = Simulator(PEERS, bank.driver(PEERS), Faults(links=LinkRules(jitter=1.0), acts=acts, heal=260.0))
         simulator.start()
-        simulator.run(449.0)
+        simulator.run(229.0)
         checked(simulator)
         (before,) = (machine for machine in banks(simulator) if machine.me == "p2")
         made = dict(before.made)
-        simulator.run(452.5)
+        simulator.run(232.5)
         (after,) = (machine for machine in banks(simulator) if machine.me == "p2")
         assert sum(after.made.values()) < sum(made.values())
         assert (sum(after.made.values()) > 10) == (kind == "old")
