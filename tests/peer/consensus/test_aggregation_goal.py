@@ -191,5 +191,5 @@ def test_a_killed_coordinator_costs_no_update() -> None:
         simulator.kill(leader)
         assert consensus_cluster.run(simulator.now + 400.0, lambda: consensus_cluster.leading() is not None)
         simulator.start(leader)
-        consensus_cluster.run(simulator.now + 200.0)
+        consensus_cluster.run(simulator.now + 100.0)
     consensus_cluster.settle_down()

@@ -54,6 +54,6 @@ def test_newcomers_do_not_begin_anew_without_the_one_that_has_rounds() -> None:
 @pytest.mark.slow
 def test_they_begin_when_it_has_been_away_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A word without proof must not keep a federation from its first round for good."""
-    monkeypatch.setattr(neighbors, "AWAY_TICKS", 800)
-    consensus_cluster = left_alone(2000.0)
+    monkeypatch.setattr(neighbors, "AWAY_TICKS", 300)
+    consensus_cluster = left_alone(700.0)
     assert min(consensus_cluster.rounds()[peer] for peer in (FIRST, SECOND)) > 0

@@ -104,7 +104,7 @@ def test_who_has_no_mean_goes_on_with_the_shares_after_a_while() -> None:
     simulator.kill("peer4")
     simulator.kill("peer5")
     left, right = made.rounds("left"), made.rounds("right")
-    made.run(simulator.now + 400.0)
+    made.run(simulator.now + 300.0)
     assert min(made.rounds("left").values()) > max(left.values()) + 3
     assert made.rounds("right") == {"peer3": right["peer3"]}, "no round without a majority"
     assert made.notes("group_behind") == ["peer3"]
@@ -259,7 +259,7 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it(build: Cal
     assert made.reach(2, 400.0)
     simulator.kill("peer2")
     before = made.nodes()["peer1"].durable.round
-    assert made.reach(before + 4, 2000.0), "the others go on"
+    assert made.reach(before + 2, 2000.0), "the others go on"
     said = simulator.on_effect
 
     def on_event(peer: str, effect: Effect) -> None:
@@ -280,7 +280,7 @@ def test_who_was_away_takes_the_newest_mean_over_and_goes_on_after_it(build: Cal
     assert made.run(simulator.now + 100.0, lambda: any(isinstance(each, Began) for each in entries))
     began = next(each for each in entries if isinstance(each, Began))
     averaged = [each for each in entries[: entries.index(began)] if isinstance(each, Averaged)]
-    assert began.round == 1 + max(each.round for each in averaged) > before + 4
+    assert began.round == 1 + max(each.round for each in averaged) > before + 2
     made.settle_down()
 
 

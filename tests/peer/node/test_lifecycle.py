@@ -19,10 +19,11 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import Cut, LinkRules, partition
 from fedpeer.sims.network.node_factory import NodeFactory
 from tests.faults.peer_cluster import PeerCluster, world
-from tests.faults.scenarios import CALM
 from tests.faults.server_cluster import ServerCluster
 from tests.faults.server_cluster import world as clients
 
+#: Ticks after which peers have met and averaged for some rounds.
+CALM = 80.0
 #: Ticks of the 5 s in which others may take what a leaving peer holds, and of its farewell.
 PATIENCE, FAREWELL = 200, 13
 #: Largest difference between the values of members that average.
@@ -48,7 +49,7 @@ def test_one_liar_moves_no_late_joiner(count: int, times: float) -> None:
     simulator, (liar, *others, late) = cluster.simulator, made.peers
     (group,) = cluster.groups
     simulator.start(liar, *others)
-    cluster.run(CALM + 50.0)
+    cluster.run(200.0)
     state = cluster.node(liar).state
     state.shown = lambda group: times * state.durable.estimate_D(group)  # type: ignore[method-assign]
     honest_D = cluster.node(others[0]).durable.estimate_D(group)
@@ -112,7 +113,7 @@ def test_what_rounding_leaves_of_a_weight_is_not_given_away() -> None:
         weight = cluster.node("peer1").durable.groups[group].weight
         return 0 < weight - 3 * (weight * (1 / 3)) <= NOTHING_HELD
 
-    assert cluster.run(4 * CALM, rounds_off)
+    assert cluster.run(600.0, rounds_off)
     options = simulator.now
     simulator.feed("peer1", OperatorCommand("leave"))
     assert cluster.run(options + PATIENCE / 4, lambda: "peer1" in simulator.stopped)

@@ -561,7 +561,7 @@ PLAIN_VALUES = st.recursive(
 
 @pytest.mark.slow
 @given(st.integers(1, len(KINDS)), st.lists(PLAIN_VALUES, max_size=6), st.binary(max_size=40), st.booleans())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_metadata_of_any_structure_is_a_message_or_a_refusal(
     kind: int, found: list[object], tail: bytes, sealed: bool
 ) -> None:

@@ -19,7 +19,7 @@ from fedpeer.sims.world import World
 from tests.sims import worlds
 from tests.sims.network.test_served import algorithm, batches_of
 
-ROUNDS, GOAL = 12, 3
+ROUNDS, GOAL = 9, 3
 #: A round of a peer's training is some ten times as long as the messages of a round.
 SLOW = "slow:1-5,times=20/slow:2,times=200"
 

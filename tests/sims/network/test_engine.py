@@ -159,7 +159,7 @@ def test_who_waits_for_nobody_learns_nearly_as_well_as_who_does() -> None:
                 "network": "mlp:64+30+10",
                 "learning": {"rounds": 10, "evaluate_every": 10, "mode": mode},
                 "gossip": {"topology": "k-regular:4", "exchanges": 2, "tolerance": None},
-                "simulation": {"peers": 12, "split": "blocks:87"},
+                "simulation": {"peers": 8, "split": "blocks:87"},
             }
         )
         with network(worlds.world(federation), "full-averaging") as nodes:
@@ -187,12 +187,12 @@ def test_links_that_lose_a_third_cost_messages_and_time_and_hardly_change_the_av
 
 def test_who_came_in_later_is_there_with_what_it_said_first() -> None:
     """At 50 % loss some peer meets the others when they are in their second or third round."""
-    quick = {"learning__mode": "asynchronous", "simulation__peers": 12, "learning__rounds": 6}
+    quick = {"learning__mode": "asynchronous", "simulation__peers": 8, "learning__rounds": 6}
     made = worlds.world(worlds.federation(**quick, learning__evaluate_every=3))
     with network(made, faults=Faults(links=LinkRules(loss=0.5), heal=1e9)) as nodes:
         for _ in range(3):
             nodes.step()
-        assert len(nodes.evaluate()) == 12
+        assert len(nodes.evaluate()) == 8
         assert all(seconds > 0 for seconds in nodes.statistics()[SECONDS])
 
 
