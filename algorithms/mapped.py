@@ -1,14 +1,15 @@
 """Local steps of a block of peers as one program: vmap of the gradient, one elementwise optimizer for all of them.
 
-A `Stepper` (see `steppers.py`). The gradient is traced once for each shape of a block and a batch, as the list of
-operations that vmap and grad come to, and that list is run from then on: the same operations with the same bits, at a
-third of the time for small networks, where finding the list is most of it. The optimizer holds the block's parameters
-as one (B, n) tensor. Between rounds its state is one row for each peer; a step count, common to the block, is in every
-row.
+A `Stepper` (see `steppers.py`). For a shape of a block and a batch that comes again and again, the gradient is traced:
+the list of operations that vmap and grad come to is run from then on. These are the same operations with the same bits,
+at a third of the time for small networks, where finding the list is most of it. The optimizer holds the block's
+parameters as one (B, n) tensor. Between rounds its state is one row for each peer; a step count, common to the block,
+is in every row.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 
 import torch
@@ -25,6 +26,8 @@ from fedpeer.slicing.flat import FlatLayout
 
 #: (x_Bp, inputs, targets, and weights of the examples if they have any) -> gradient_Bp
 Gradient = Callable[..., Tensor]
+#: Steps of a shape before its gradient is traced: tracing takes as long as it saves in about that many further steps.
+STEPS_BEFORE_TRACE = 100
 
 
 class Mapped:
@@ -51,6 +54,7 @@ class Mapped:
 
         # By the number of arguments: the trace takes no optional ones.
         self._gradients: dict[int, Gradient] = {3: vmap(grad(value)), 4: vmap(grad(weighted))}
+        self._steps = Counter[tuple[object, ...]]()
         self._written: dict[tuple[object, ...], Gradient] = {}
         self._answer = vmap(answer)
 
@@ -84,14 +88,19 @@ class Mapped:
         self._uncolumns(row, s_Bk)
 
     def _gradient_of(self, *arguments: Tensor) -> Gradient:
-        """Return the traced operations of a gradient of tensors like these."""
+        """Return the gradient of tensors like these: its traced operations, if there were many such steps before."""
         like = tuple((each.shape, each.stride(), each.dtype, each.device) for each in arguments)
-        if like not in self._written:
-            written = make_fx(self._gradients[len(arguments)])(*arguments)
-            written.graph.eliminate_dead_code()
-            written.recompile()
-            self._written[like] = written
-        return self._written[like]
+        if like in self._written:
+            return self._written[like]
+        gradient = self._gradients[len(arguments)]
+        if self._steps[like] < STEPS_BEFORE_TRACE:
+            self._steps[like] += 1
+            return gradient
+        written = make_fx(gradient)(*arguments)
+        written.graph.eliminate_dead_code()
+        written.recompile()
+        self._written[like] = written
+        return written
 
     @torch.no_grad()
     def logits(self, x_Bn: Tensor, inputs: Tensor) -> Tensor:

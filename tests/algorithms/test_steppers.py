@@ -10,14 +10,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedpeer.algorithms import mapped
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.loop import AT_ONCE, Loop
 from fedpeer.algorithms.losses import LOSSES, Loss
-from fedpeer.algorithms.mapped import Gradient, Mapped
+from fedpeer.algorithms.mapped import Mapped
 from fedpeer.algorithms.optimizers import ELEMENTWISE, OptimizerChoice, names
 from fedpeer.algorithms.steppers import Stepper, Way, build_stepper
-from fedpeer.networks.registry import cnn, lstm
+from fedpeer.networks.registry import cnn, lstm, transformer
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, mlp, starts
 
@@ -78,21 +79,14 @@ def test_the_loop_is_one_uninterrupted_run_of_torchs_optimizer(optimizer: Optimi
         assert distance(wanted, x_n) > 1e-3
 
 
-@pytest.fixture(scope="module")
-def written() -> dict[tuple[object, ...], Gradient]:
-    """Return the cache for the gradients of the test below, which do not depend on the optimizer."""
-    return {}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("optimizer", [o for o in OPTIMIZERS if o.kind in ELEMENTWISE], ids=lambda choice: choice.kind)
-def test_a_mapped_block_is_the_loop(optimizer: OptimizerChoice, written: dict[tuple[object, ...], Gradient]) -> None:
+def test_a_mapped_block_is_the_loop(optimizer: OptimizerChoice) -> None:
     module = nn.Sequential(mlp(), nn.LayerNorm(3), nn.Linear(3, 3))
     x_Bn, stepper = starts(module, 3), mapped_of(module, optimizer)
-    stepper._written = written
-    looped, mapped = (played(each, x_Bn, two_rounds()) for each in (loop_of(module, optimizer), stepper))
+    looped, found = (played(each, x_Bn, two_rounds()) for each in (loop_of(module, optimizer), stepper))
     # Adam and its kin divide by the root of a squared gradient, which magnifies rounding where it is near zero.
-    assert all(distance(a, b) < 50 * CLOSE for a, b in zip(mapped[0], looped[0], strict=True))
+    assert all(distance(a, b) < 50 * CLOSE for a, b in zip(found[0], looped[0], strict=True))
     again = played(stepper, x_Bn[1:], [shifted(block) for block in two_rounds()])
     assert all(distance(a, b) < 50 * CLOSE for a, b in zip(again[0], looped[0][1:], strict=True))
 
@@ -111,28 +105,51 @@ class Counting(nn.Module):
 
 
 @pytest.mark.slow
-def test_a_block_is_worked_out_once_a_shape() -> None:
+def test_a_shape_that_comes_again_and_again_is_traced_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """The result equals, bit by bit, that of a block that is computed anew at each step."""
-    module, steps = Counting(), 2
-    mapped = mapped_of(module)
-    own = next(each for each in vars(mapped).values() if isinstance(each, Counting))
+    monkeypatch.setattr(mapped, "STEPS_BEFORE_TRACE", 2)
+    stepper, rounds = mapped_of(Counting()), two_rounds(steps=2)
+    own = next(each for each in vars(stepper).values() if isinstance(each, Counting))
     own.worked_out.clear()
-    batches = two_rounds(steps=2)[0]
-    once = batches.index.shape[1]
-    x_Bn = starts(module, 3)
+    x_Bn = starts(Counting(), 3)
     found = x_Bn.clone()
-    for _ in range(steps):
-        mapped.train(found, x_Bn.new_zeros(3, 0), True, batches, [0] * 3)
-    assert len(own.worked_out) == 1 < steps * once
-    wanted = x_Bn.clone()
-    for _ in range(steps):
-        for step in range(once):
-            anew = mapped_of(module)
-            alone = Batches(batches.x_NF, batches.index[:, step : step + 1], batches.y[:, step : step + 1])
-            anew.train(wanted, x_Bn.new_zeros(3, 0), True, alone, [0] * 3)
-    assert torch.equal(found, wanted)
-    mapped.train(found[:2], x_Bn.new_zeros(2, 0), True, shifted(batches), [0] * 2)
-    assert len(own.worked_out) == 2, "a smaller block is another list"
+    computed = []
+    for block in 2 * rounds:
+        stepper.train(found, x_Bn.new_zeros(3, 0), True, block, [0] * 3)
+        computed.append(len(own.worked_out))
+    assert computed == [2, 3, 3, 3], "twice as it is, once while it is traced, and five times from the list"
+    monkeypatch.undo()
+    anew = x_Bn.clone()
+    for block in 2 * rounds:
+        mapped_of(Counting()).train(anew, x_Bn.new_zeros(3, 0), True, block, [0] * 3)
+    assert torch.equal(found, anew)
+    stepper.train(found[:2], x_Bn.new_zeros(2, 0), True, shifted(rounds[0]), [0] * 2)
+    assert len(own.worked_out) > computed[-1], "a smaller block is another list"
+
+
+#: Numbers for two peers' examples of any shape.
+DRAWN = torch.randn(60, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("module", "inputs"),
+    [
+        (nn.Sequential(mlp(), nn.LayerNorm(3)), DRAWN.view(2, 6, 5)),
+        (cnn((1, 5, 6), 3, channels=(4,), hidden=(5,), kernel=3), DRAWN.view(2, 1, 1, 5, 6)),
+        (transformer((6,), 3), DRAWN.view(2, 5, 6).gt(0).long()),
+    ],
+    ids=["norm", "convolutions", "attention"],
+)
+def test_traced_operations_have_the_same_bits(module: nn.Module, inputs: Tensor) -> None:
+    """So a result does not depend on when a shape is traced."""
+    stepper = mapped_of(module)
+    given = starts(module, 2), inputs, inputs.flatten(2)[:, :, 0].gt(0).long()
+    as_it_is = stepper._gradient_of(*given)
+    stepper._steps.update(dict.fromkeys(stepper._steps, mapped.STEPS_BEFORE_TRACE))
+    traced = stepper._gradient_of(*given)
+    assert traced is not as_it_is
+    assert torch.equal(traced(*given), as_it_is(*given))
 
 
 def shifted(block: Batches) -> Batches:
