@@ -66,7 +66,7 @@ def test_each_command_of_a_templates_page_runs(
         assert program == "fedpeer"
         if command == "start":
             continue  # the peers' files are checked below, and that such peers learn is tested elsewhere
-        quick = ["--rounds", "1"] if command == "simulate" else []
+        quick = ["--rounds", "1", "--workers", "1"] if command == "simulate" else []
         outcome = fedpeer(command, *rest, *quick)
         assert outcome.code == 0, outcome.err
         if command == "init":

@@ -31,9 +31,10 @@ def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("page", "number", "code"), CODE, ids=[f"{named(page)}, {n}" for page, n, _ in CODE])
 def test_block(page: Path, number: int, code: str, tmp_path: Path) -> None:
-    """The block runs with one round, in which it does everything that it does with more."""
+    """The block runs with one round of few steps, in which it does everything that it does with more."""
     block = tmp_path / "block.py"
-    block.write_text(re.sub(r'"rounds": \d+', '"rounds": 1', code), encoding="utf-8")
+    short = '"rounds": 1, "steps_between_averaging": 2'
+    block.write_text(re.sub(r'"rounds": \d+', short, code), encoding="utf-8")
     runpy.run_path(str(block), run_name="__main__")
 
 
