@@ -103,7 +103,7 @@ class Machines:
             _script(commands / name, text)
         _script(folder / "bin" / "ssh", SSH)
         _script(folder / "bin" / "scp", SCP)
-        _script(folder / "fedpeer", f'#!/bin/sh\nexec {shlex.join(fedpeer_command())} "$@"\n')
+        _script(folder / "bin" / "fedpeer", f'#!/bin/sh\nexec {shlex.join(fedpeer_command())} "$@"\n')
         self.holders = {name: self._holder(hosts, name) for name in names}
 
     def _holder(self, hosts: Hosts, name: str) -> subprocess.Popen[bytes]:
@@ -117,7 +117,7 @@ class Machines:
             layers = f"lowerdir=/{place},upperdir={over},workdir={work}"
             lines.append(f"mount -t overlay overlay -o {shlex.quote(layers)} /{place}")
         lines += [f"printf '{PASSWD}' >> /etc/passwd", f"printf '{GROUP}' >> /etc/group", "mkdir -p /opt/fedpeer/bin"]
-        lines += [f"cp {shlex.quote(str(self._folder / 'fedpeer'))} /opt/fedpeer/bin/", f"echo {READY}"]
+        lines += [f"cp {shlex.quote(str(self._folder / 'bin' / 'fedpeer'))} /opt/fedpeer/bin/", f"echo {READY}"]
         process = hosts.start(
             name, ["sh", "-c", "\n".join([*lines, "exec sleep infinity"])], folder=self._folder,
             out=subprocess.PIPE, err=subprocess.STDOUT,
