@@ -1,6 +1,7 @@
 """docs/peers.md, typed by a reader with nothing but that page: one folder, one command after the other, real peers.
 
 Ports are replaced by free ones. `fedpeer start` and `fedpeer invite` keep running while the next commands are typed.
+Commands without real peers run in the test process, whose fork server has torch.
 """
 
 from __future__ import annotations
@@ -8,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -20,6 +22,7 @@ from typing import Any
 import pytest
 from ruamel.yaml import YAML
 
+from fedpeer.cli.main import run
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.peer.runtime.dashboard.access import DashboardAddress, DashboardError, listener
 from fedpeer.peer.runtime.dashboard.ask import ask
@@ -43,6 +46,7 @@ class Reader:
 
     folder: Path
     base: int
+    capsys: pytest.CaptureFixture[str]
     running: dict[str, subprocess.Popen[str]] = field(default_factory=dict)
     ended: dict[str, int] = field(default_factory=dict)
     token: str = ""
@@ -63,6 +67,9 @@ class Reader:
             self.until(words.split()[-1], lambda status: status["scores"].get(status["peer"]))
         if words.startswith("fedpeer invite"):
             return self._invite(f"{words} --listen 127.0.0.1:{self.base}")
+        if words.startswith("fedpeer") and not REAL.match(words):
+            assert run(shlex.split(words)[1:]) == 0, self.capsys.readouterr().err
+            return self.capsys.readouterr().out
         done = subprocess.run(
             ["bash", "-c", in_shell(words)],
             cwd=self.folder,
@@ -172,9 +179,14 @@ def typed() -> Iterator[tuple[str, str]]:
 
 
 @pytest.mark.slow
-def test_the_page_of_real_peers(tmp_path: Path) -> None:
+def test_the_page_of_real_peers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("FEDPEER_RUNS", raising=False)
     shutil.copytree(ROOT / "examples", tmp_path / "examples")
-    reader = Reader(tmp_path, free_ports(PORTS))
+    reader = Reader(tmp_path, free_ports(PORTS), capsys)
     try:
         for command, shown in typed():
             if command == "#":
