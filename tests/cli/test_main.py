@@ -30,6 +30,17 @@ for arguments in json.loads(sys.argv[1]):
     code = run(arguments)
     print("code", code, "imported", *sorted(set({HEAVY!r}) & set(sys.modules)))
 """
+#: Runs one command line after the other as the installed program does, and says after each how it ends.
+ENDING = """
+import json, sys
+from fedpeer.cli.main import main
+for arguments in json.loads(sys.argv[1]):
+    sys.argv = ["fedpeer", *arguments]
+    try:
+        main()
+    except SystemExit as end:
+        print("code", end.code)
+"""
 
 
 def command(*arguments: str, code: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -116,10 +127,15 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("arguments", [["topology"], ["--help"], ["topology", "µ"]])
-def test_terminals_that_are_not_utf8(arguments: list[str]) -> None:
-    code = "import sys; from fedpeer.cli.main import main; main()"
-    done = command(*arguments, code=code, PYTHONIOENCODING="ascii", COLUMNS="80", NO_COLOR="1")
+def test_terminals_that_are_not_utf8(tmp_path: Path) -> None:
+    """One process tries what differs: a page of help, and an answer and an error that quote what was typed."""
+    file = tmp_path / "µ.yaml"
+    file.write_text("partial_models: {a: {}}\n")
+    lines = [["topology"], ["--help"], ["config", "check", str(file)], ["topology", "µ"]]
+    done = command(json.dumps(lines), code=ENDING, PYTHONIOENCODING="ascii", COLUMNS="80", NO_COLOR="1")
     assert "Traceback" not in done.stderr
-    assert done.returncode == (2 if "µ" in arguments else 0), done.stderr
+    assert done.returncode == 0, done.stderr
+    codes = [line.split()[1] for line in done.stdout.splitlines() if line.startswith("code ")]
+    assert codes == ["0", "0", "0", "2"], done.stderr
+    assert "?.yaml is valid" in done.stdout
     assert "\x1b" not in done.stdout
