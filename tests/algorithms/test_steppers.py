@@ -117,7 +117,7 @@ def test_a_shape_that_comes_again_and_again_is_traced_once(monkeypatch: pytest.M
     for block in 2 * rounds:
         stepper.train(found, x_Bn.new_zeros(3, 0), True, block, [0] * 3)
         computed.append(len(own.worked_out))
-    assert computed == [2, 3, 3, 3], "twice as it is, once while it is traced, and five times from the list"
+    assert computed == [2, 3, 3, 3], "twice as it is, and once to trace it"
     monkeypatch.undo()
     anew = x_Bn.clone()
     for block in 2 * rounds:
