@@ -135,6 +135,13 @@ class Averaging:
         """Return whether this round (0, 1, ...) ends with an averaging."""
         return (round + 1) % self.every == 0
 
+    @cached_property
+    def mutual(self) -> bool:
+        """True if every exchange goes both ways with all neighbors, so that they keep step."""
+        overlay = self.overlay
+        whole = len(overlay.phases) == 1 and overlay.redraw is None and not overlay.union.is_directed()
+        return not self.exchanges or (whole and self.protocol != "push-pull")
+
     @property
     def exact(self) -> bool:
         """True if one averaging gives everyone the mean itself."""

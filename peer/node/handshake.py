@@ -41,13 +41,14 @@ def greet(state: NodeState) -> None:
     A peer that goes by another roster or contract is one: its Hello, or what was sent with it, may be lost. A finished
     peer still has what a peer that was away needs; if the two have met and are alike, there is nothing more to compare.
     """
+    now = state.now
     for peer, other in state.others.items():
-        if other.hello_at > state.now:  # asked first: it is so for nearly all, and after each event
+        if other.hello_at > now:  # asked first: it is so for nearly all, and after each event
             continue
         compare = other.compare and state.membership.status(peer) != "finished"
         reason = compare or not other.met or state.unlike(peer)
         if reason and peer in state.peer_groups.group_peers and not state.others.gone(peer):
-            other.greeted(state.now)
+            other.greeted(now)
             other.compare = False
             send_hello(state, peer, answer=False)
 

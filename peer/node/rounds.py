@@ -328,7 +328,8 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     if not expected_averaging(state, group).linked(state.me, peer):
         return False
     # A peer that has leapt over this round gives nothing for it, and says so before any of its shares does.
-    if state.others.round_of(peer) > round + ahead(state) or behind(state, group, peer):
+    reached = state.others.round_of(peer)
+    if (reached > round and reached > round + ahead(state)) or behind(state, group, peer):
         return False
     if other.round > round and mutual(state, group):
         # A peer in the next round has our share of the last exchange, and made one for us. In an earlier exchange there

@@ -201,7 +201,8 @@ def behind(state: NodeState, group: str, peer: str) -> bool:
 
     Along phases and matchings that is not known: the two may not have had an exchange for many rounds.
     """
-    return mutual(state, group) and state.others.round_of(peer) + ahead(state) < state.durable.round
+    reached, round = state.others.round_of(peer), state.durable.round
+    return reached < round and mutual(state, group) and reached + ahead(state) < round
 
 
 def ahead(state: NodeState) -> int:
@@ -210,8 +211,9 @@ def ahead(state: NodeState) -> int:
     If each exchange goes both ways with all neighbors, the rounds up to the next averaging. Along directed phases and
     matchings news of a peer takes several exchanges to come back, up to one for each member.
     """
-    averagings = max([1, *(_detour(state, group) for group in state.in_rounds if not mutual(state, group))])
-    return averagings * _every(state, state.in_rounds)
+    groups = state.in_rounds
+    averagings = max([1, *(_detour(state, group) for group in groups if not mutual(state, group))])
+    return averagings * _every(state, groups)
 
 
 def leads_of(state: NodeState) -> dict[str, int]:
@@ -238,11 +240,8 @@ def leads_of(state: NodeState) -> dict[str, int]:
 
 
 def mutual(state: NodeState, group: str) -> bool:
-    """Return whether every exchange goes both ways with all neighbors, so that they keep step."""
-    policy = state.peer_groups.averaging[group]
-    overlay = policy.overlay
-    whole = len(overlay.phases) == 1 and overlay.redraw is None and not overlay.union.is_directed()
-    return not policy.exchanges or (whole and policy.protocol != "push-pull")
+    """Return whether every exchange of a group goes both ways with all neighbors, so that they keep step."""
+    return state.peer_groups.averaging[group].mutual
 
 
 def _every(state: NodeState, groups: Iterable[str]) -> int:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import assert_never
 
 import torch
@@ -101,13 +102,13 @@ class GroupState:
     written_off: float = 0.0
     before: Mapping[str, float] = field(default_factory=dict)
 
-    @property
+    @cached_property
     def missing(self) -> tuple[str, ...]:
         """Neighbors whose share of this exchange has not arrived."""
         here = {place[2] for place in (*self.waiting, *self.nothing) if place[:2] == self.at}
         return tuple(peer for peer in self.expect or () if peer not in here)
 
-    @property
+    @cached_property
     def weight(self) -> float:
         """Weight held and waiting."""
         return float(self.held.weight) + sum(float(mass.weight) for mass in self.waiting.values())

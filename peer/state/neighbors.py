@@ -104,7 +104,8 @@ class Neighbors(dict[str, Neighbor]):
 
     def listens(self, peer: str) -> bool:
         """Return whether messages of this peer are taken now."""
-        return self.reputations.get(peer, Reputation()).listens(self._clock.now)
+        reputation = self.reputations.get(peer)
+        return reputation is None or reputation.listens(self._clock.now)
 
     def present(self, peer: str) -> bool:
         """Return whether membership takes this peer for running."""

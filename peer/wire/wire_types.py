@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any, TypeVar
 
 from fedpeer.config.capacity import ARRAY_MAX
@@ -53,9 +54,13 @@ def unpacked(metadata: Bytes) -> tuple[Any, ...]:
 
 def _of_type(wanted: type[Plain], value: Any) -> Plain:
     """Return the value if it is of exactly this type; raise RejectionError otherwise."""
-    if type(value) is not wanted:  # not isinstance: a bool is an int
-        raise _unfit(f"{type(value).__name__} instead of {wanted.__name__}")
+    if type(value) is not wanted:
+        raise _mistyped(wanted, value)
     return value
+
+
+def _mistyped(wanted: type[Any], value: Any) -> RejectionError:
+    return _unfit(f"{type(value).__name__} instead of {wanted.__name__}")
 
 
 def _array(value: Any, length: int) -> tuple[Any, ...]:
@@ -90,10 +95,11 @@ class Whole(WireType):
         least, most = self.least, self.most
 
         def read(value: Any) -> int:
-            number = _of_type(int, value)
-            if not least <= number <= most:
-                raise _unfit(f"{number} is not in {least} .. {most}", "field_out_of_range")
-            return number
+            if type(value) is not int:  # not isinstance: a bool is an int
+                raise _mistyped(int, value)
+            if not least <= value <= most:
+                raise _unfit(f"{value} is not in {least} .. {most}", "field_out_of_range")
+            return value
 
         return read
 
@@ -142,10 +148,11 @@ class Text(WireType):
         least, most = self.least, self.most
 
         def read(value: Any) -> str:
-            text = _of_type(str, value)
-            if not (least <= len(text) <= most and text.isprintable()):
+            if type(value) is not str:
+                raise _mistyped(str, value)
+            if not (least <= len(value) <= most and value.isprintable()):
                 raise _unfit(f"not {least} to {most} printable letters")
-            return text
+            return value
 
         return read
 
@@ -160,9 +167,11 @@ class OneOf(WireType):
         words = self.words
 
         def read(value: Any) -> str:
-            if (text := _of_type(str, value)) not in words:
+            if type(value) is not str:
+                raise _mistyped(str, value)
+            if value not in words:
                 raise _unfit(f"not one of {', '.join(words)}")
-            return text
+            return value
 
         return read
 
@@ -178,10 +187,11 @@ class Octets(WireType):
         count, other = self.count, 0 if self.may_lack else self.count
 
         def read(value: Any) -> bytes:
-            data = _of_type(bytes, value)
-            if len(data) != count and len(data) != other:
-                raise _unfit(f"{len(data)} bytes instead of {count}")
-            return data
+            if type(value) is not bytes:
+                raise _mistyped(bytes, value)
+            if len(value) != count and len(value) != other:
+                raise _unfit(f"{len(value)} bytes instead of {count}")
+            return value
 
         return read
 
@@ -387,12 +397,12 @@ class Layout:
         readers = tuple((name, type.reader(version)) for name, type in self.elements(version))
 
         def read(value: Any) -> dict[str, Any]:
-            found = {}
-            for (name, reader), item in zip(readers, _array(value, len(readers)), strict=True):
-                try:
+            items, found, name = _array(value, len(readers)), {}, ""
+            try:
+                for (name, reader), item in zip(readers, items, strict=True):
                     found[name] = reader(item)
-                except RejectionError as error:
-                    raise _in_field(place, name, error) from None
+            except RejectionError as error:
+                raise _in_field(place, name, error) from None
             return found
 
         return read if self.tagged is None else self._tagged_reader(version, read, len(readers), *self.tagged)
@@ -438,17 +448,16 @@ class Layout:
 
     def _writer(self, version: int) -> Callable[[Any], tuple[Any, ...]]:
         parts = tuple(self._writers(version))
+        fields_of = _fields_of([name for name, _, _ in parts])
+        converted = [(place, written, inline) for place, (_, written, inline) in enumerate(parts) if written]
+        if not converted:
+            return fields_of
 
         def write(value: Any) -> tuple[Any, ...]:
-            array: list[Any] = []
-            for name, written, inline in parts:
-                each = getattr(value, name)
-                if written is None:
-                    array.append(each)
-                elif inline:
-                    array += written(each)
-                else:
-                    array.append(written(each))
+            array = list(fields_of(value))
+            for place, written, inline in reversed(converted):  # the last first: an inlined field becomes several
+                each = written(array[place])
+                array[place : place + 1] = each if inline else (each,)
             return tuple(array)
 
         return write
@@ -465,6 +474,13 @@ class Layout:
                     yield own, inner.writer(version), False
                 case WireType():
                     yield own, type.writer(version), False
+
+
+def _fields_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
+    """Return a function that returns these attributes of a value as they are."""
+    if len(names) > 1:
+        return attrgetter(*names)
+    return lambda value: tuple(getattr(value, name) for name in names)
 
 
 def _in_field(place: str, name: str, error: RejectionError) -> RejectionError:

@@ -7,7 +7,7 @@ does not depend on the traffic of another. Times are in ticks.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,13 +61,23 @@ def partition(begin: float, end: float, *sides: Sequence[str]) -> tuple[Cut, ...
     )
 
 
+#: Numbers that are drawn for each message, and messages for which they are drawn at once.
+_DRAWN, _AT_ONCE = 5, 64
+
+
 class _Edge:
     """One direction between two peers."""
 
     def __init__(self, draws: np.random.Generator) -> None:
-        self.draws = draws
+        self.draws = self._drawn(draws)
         self.free = 0.0  # when the last message has been sent completely
         self.last = 0.0  # when the last message that keeps its order arrives
+
+    @staticmethod
+    def _drawn(draws: np.random.Generator) -> Iterator[list[float]]:
+        """Yield the numbers of one message after the other."""
+        while True:
+            yield from draws.random((_AT_ONCE, _DRAWN)).tolist()
 
 
 class SimulatedLinks:
@@ -92,7 +102,7 @@ class SimulatedLinks:
         rules = self._rules
         edge.free = max(now, edge.free) + size / rules.bytes_per_tick
         # The number of draws is constant, so that one message's fate does not depend on another's.
-        lost, repeated, overtaken, *late = edge.draws.random(5).tolist()
+        lost, repeated, overtaken, *late = next(edge.draws)
         if now >= self._heal:
             lost = repeated = overtaken = 1.0
         elif lost < rules.loss or self.cut(sender, receiver, now):

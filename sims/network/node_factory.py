@@ -211,7 +211,10 @@ class NodeFactory:
 
     def _beyond(self, receiver: str, data: bytes) -> Rejection | None:
         """Reject a frame whose wire version is newer than the receiver's release; None if it is not."""
-        head, newest = codec.parse_head(data), self.speaks.get(receiver, NEWEST)
+        newest = self.speaks.get(receiver, NEWEST)
+        if newest == NEWEST:
+            return None
+        head = codec.parse_head(data)
         if isinstance(head, Rejection) or head.version <= newest:
             return None
         return Rejection("version_unsupported", f"version {head.version}; this release speaks up to {newest}")
