@@ -101,7 +101,7 @@ def amended(seed: int) -> None:
     average is the true one under either contract."""
     before, after = list(CHANGES.values())[seed % len(CHANGES)]
     links = LinkRules(delay=0.2, jitter=0.5 * (seed % 4), loss=0.1 * (seed % 3), repeat=0.1)
-    cluster = Amended(world(4, **before), world(4, **after), Faults(seed=seed, links=links, heal=600.0))
+    cluster = Amended(world(4, **before), world(4, **after), Faults(seed=seed, links=links, heal=400.0))
     cluster.simulator.start()
     cluster.run(100.0)
     cluster.simulator.feed("peer1", NewContract(cluster.contract))
@@ -186,7 +186,9 @@ def _amended_with_coordinators(made: Callable[..., World], seed: int) -> None:
     victim = f"peer{1 + seed % 5}"
     rest = [peer for peer in before.peers if peer != victim]
     cuts = partition(CUT, CUT + 10 * AWAY, [victim], rest) if seed % 4 == 3 else ()
-    cluster = GroupCluster(before, Faults(seed=seed, links=links, cuts=cuts, heal=1200.0), roster=before.peers)
+    cluster = GroupCluster(
+        before, Faults(seed=seed, links=links, cuts=cuts, heal=CUT + 10 * AWAY + 100.0), roster=before.peers
+    )
     simulator = cluster.simulator
     contract = signed_contract(cluster.node_factory, before, after)
     told: dict[str, list[int]] = {peer: [] for peer in before.peers}

@@ -78,7 +78,7 @@ def _coordinated(made: World, seed: int) -> None:
 def group_minority(seed: int) -> None:
     """A group that has lost most of its voters pauses, and no other group does: the remaining member goes on in the
     others, reports this once, and takes part in all of its groups when the others are back."""
-    made, away = world(), 800.0
+    made, away = world(), 500.0
     pair = (("peer1", "peer2"), ("peer4", "peer5"))[seed % 2]
     group, other = (("left", "right"), ("right", "left"))[seed % 2]
     begin = CALM + seed % 50

@@ -26,9 +26,8 @@ from tests.faults.isolation import Watch
 from tests.faults.peer_cluster import EXACT, STEPS, PeerCluster, world
 from tests.reference import audit, judges
 
-#: Tick from which the undisturbed run is measured; tick at which lies begin; ticks for which they last, half as many
-#: among eight.
-MEASURED, BEGIN, LIED = 150.0, 350.0, 800.0
+#: Tick from which the undisturbed run is measured; tick at which lies begin; ticks for which they last.
+MEASURED, BEGIN, LIED = 150.0, 350.0, 400.0
 #: Lies of short runs begin before this tick and last for so many; within so many afterwards honest peers are to have
 #: begun this round.
 SOON, BRIEF, AFTERWARDS, DONE = 60, 100.0, 300.0, 3
@@ -61,7 +60,7 @@ def liars(seed: int) -> None:
         _about_terms(seed)
         return
     big = seed // (len(SAID) + 1) % 2
-    run = _Run(seed, lies, 8 if big else 4, 2 if big else 1, BEGIN, LIED / 2 if big else LIED)
+    run = _Run(seed, lies, 8 if big else 4, 2 if big else 1, BEGIN, LIED)
     run.play()
     rate = run.watch.rate(BEGIN, run.end, run.honest) / run.watch.rate(MEASURED, BEGIN, run.honest)
     assert rate >= RATE, f"{rate:.2f} of the undisturbed rate of rounds: {run.cluster.phases()}"

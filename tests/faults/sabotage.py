@@ -219,7 +219,7 @@ SABOTAGE = {
     "debit before rounding": Switch(debit_before_rounding, scenarios.truth, range(1)),
     "send before the save": Switch(send_before_the_save, scenarios.killed, range(60, 90)),
     "acknowledge before the save": Switch(acknowledge_before_the_save, scenarios.killed, range(74, 90)),
-    "no window": Switch(no_window, scenarios.cut, range(1, 4)),
+    "no window": Switch(no_window, scenarios.cut, range(3, 4)),
     "repeat with other bytes": Switch(repeat_with_other_bytes, scenarios.truth, range(3)),
     "f32 accumulators": Switch(float32_accumulators, scenarios.truth, range(1)),
     "skip the finite check": Switch(skip_the_finite_check, not_finite, range(1)),

@@ -100,7 +100,7 @@ def forgotten(seed: int) -> None:
     made = world(4 + seed % 2, gossip__deadline=16.0 if slow else 2.0)
     draws = Draws(seed).numpy("forgotten")
     kind: Kind = "old" if seed % 2 else "lose"
-    at = float(draws.uniform(900, 1100))
+    at = float(draws.uniform(500, 700))
     faults = Faults(
         seed=seed,
         links=LinkRules(
@@ -181,14 +181,14 @@ def stumbling(seed: int) -> None:
     """All peers are soon in step again after one stands still for longer than a deadline, where answers take longer
     than training."""
     delay, (deadline, ticks) = (10, 8, 6, 4)[seed % 4], ((5.0, 300), (2.0, 120), (2.0, 300))[seed // 4 % 3]
-    act = Act(400.0 + seed // 12, "pause", "peer2", ticks)
+    act = Act(250.0 + seed // 12, "pause", "peer2", ticks)
     made = world(6, gossip__deadline=deadline)
     cluster = PeerCluster(made, Faults(seed=seed, links=LinkRules(delay=delay), acts=(act,)))
     cluster.simulator.start()
     cluster.run(act.tick + act.ticks)
     assert cluster.notes("went_on_without", since=act.tick)
     begin = cluster.simulator.now + IN_STEP
-    cluster.run(begin + 400.0)
+    cluster.run(begin + 250.0)
     cluster.judge()
     without = cluster.notes("went_on_without", since=begin)
     assert not without, f"{len(without)} times somebody was gone on without: {without[:3]}, {cluster.phases()}"
@@ -344,7 +344,7 @@ def slow_asynchronous(seed: int) -> None:
         # A peer that meets the others after they have begun is a late joiner: it takes over their value.
         cluster = PeerCluster(made, Faults(seed=seed, links=links), pace=pace)
         cluster.simulator.start()
-        cluster.run(500.0)  # some 45 rounds of a peer that is not slow
+        cluster.run(300.0)  # some 25 rounds of a peer that is not slow
         cluster.judge()
         return {peer: node.durable.round for peer, node in cluster.nodes().items()}
 
@@ -356,8 +356,8 @@ def slow_asynchronous(seed: int) -> None:
     assert 0 < uneven[slow] < even[slow] / 5
 
 
-#: Ticks in which a slow peer trains a dozen times.
-SLOW = 1200.0
+#: Ticks in which a slow peer trains seven times.
+SLOW = 700.0
 
 
 def slow_synchronous(seed: int) -> None:

@@ -26,7 +26,7 @@ SEEDS = 8
 OTHERWISE = {
     "isolated": 144,
     "isolated_coordinated": 20,
-    "liars": 24,
+    "liars": 36,
     "liars_soon": 2_000,
     "liars_ahead": 30,
     "killed": LATER // 3,

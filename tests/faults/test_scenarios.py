@@ -47,12 +47,12 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "detection": ((1,), ()),
     "replayed": ((), (0,)),  # `test_no_clock_of_the_machine_is_read` plays a seed twice
     "coordinator_killed": (range(2, ROUND, 20), ()),
-    "client_killed": ((*range(20, 200, 60), *range(9, 200, 40)), ()),
+    "client_killed": ((*range(20, 200, 60), 89, 129), ()),
     "coordinated": ((0,), ()),
     "buffered": ((2,), ()),
     "minority": ((0,), ()),
     "disk_lost": ((0,), ()),
-    "vote_forgotten": ((0, 5), ()),
+    "vote_forgotten": ((5,), (0,)),
     "voters_change": ((9,), ()),
     "voters_join": ((0, 1), ()),
     "voter_readmitted": ((2, 3), ()),
@@ -69,9 +69,9 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "groups_end": ((3,), ()),
     "slices_end": ((3,), ()),
     "group_members_change": ((0,), ()),
-    # 111: a peer that stayed a round behind gave its weight to neighbors that gave it none. 863: four in a ring are all
-    # apart, and come back to edges that were added for the dead.
-    "isolated": ((111,), (287, 863)),
+    # Four in a ring are all apart, and come back to edges that were added for the dead. `make soak` plays 111, too: a
+    # peer that stayed a round behind gave its weight to neighbors that gave it none.
+    "isolated": ((863,), (287,)),
     "isolated_coordinated": ((0,), ()),
     "liars": ((2,), (65,)),  # 65: one of three voters lies before anybody has met it
     # A late joiner waited for a third value, of a liar that had gone, or one that gave none.
