@@ -141,17 +141,20 @@ def test_whole_peers_have_the_same_numbers(settings: dict[str, Any]) -> None:
 
 @pytest.mark.slow
 def test_real_peers_have_the_same_numbers(forked: None, tmp_path: Path) -> None:
-    made = different(DEEP, partial_models=HIDDEN)
+    networks = {"peer2": "mlp:64+9+7+10", "pair": "mlp:64+20+10"}  # peer3 has the federation's
+    made = different(networks, partial_models=HIDDEN, simulation__peers=4, learning__rounds=2)
     with ProcessesEngine(made, parse_choice("partial-averaging"), folder=tmp_path / "peers") as whole:
-        for _ in range(3):
+        for _ in range(2):
             whole.step()
         whole.evaluate()
-        assert relative(whole.x_Pn, played(made)) < PARITY
+        assert relative(whole.x_Pn, played(made, 2)) < PARITY
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_workers_and_stops_change_nothing(optimizer: str) -> None:
-    assert_workers_and_stops_change_nothing(different(learning__optimizer=optimizer), "partial-averaging")
+    """Each process makes a program for each network, so there are two of them."""
+    made = different({"peer5": "mlp:64+9+10"}, learning__optimizer=optimizer)
+    assert_workers_and_stops_change_nothing(made, "partial-averaging")
 
 
 def test_the_models_of_a_run_are_read_as_each_peers_network(tmp_path: Path) -> None:

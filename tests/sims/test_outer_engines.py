@@ -117,7 +117,11 @@ def test_a_coordinators_averages_have_the_same_numbers() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_real_peers_have_the_same_numbers(tmp_path: Path) -> None:
-    check_real_peers(world(stepping(learning__evaluate_every=ROUNDS)), ROUNDS, tmp_path / "peers")
+    """All take two steps, so that momentum counts."""
+    models = {**MODELS, "core": {**MODELS["core"], "members": ["peer1", "peer2"]},
+              "pair": {**MODELS["pair"], "members": ["peer3", "peer4"]}}  # fmt: skip
+    made = world(stepping(partial_models=models, simulation__peers=4, learning__rounds=4, learning__evaluate_every=4))
+    check_real_peers(made, 4, tmp_path / "peers")
 
 
 def test_a_run_that_was_stopped_goes_on_in_step() -> None:

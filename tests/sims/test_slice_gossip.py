@@ -134,7 +134,10 @@ def test_whole_peers_have_the_same_numbers(models: dict[str, Any]) -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_real_peers_have_the_same_numbers(tmp_path: Path) -> None:
-    check_real_peers(world(sliced(learning__evaluate_every=ROUNDS + 4)), ROUNDS + 4, tmp_path / "peers")
+    models = {**MODELS, "core": {**MODELS["core"], "members": ["peer1", "peer2"]},
+              "pair": {**MODELS["pair"], "members": ["peer3", "peer4"]}}  # fmt: skip
+    settings = {"simulation__peers": 4, "learning__rounds": ROUNDS, "learning__evaluate_every": ROUNDS}
+    check_real_peers(world(federation(partial_models=models, **settings)), ROUNDS, tmp_path / "peers")
 
 
 def test_a_run_that_was_stopped_goes_on_in_step() -> None:
@@ -232,9 +235,9 @@ def test_a_slice_takes_another_encoding_while_peers_run_and_mass_is_exact_at_eve
     core: dict[str, Any] = {"core": {"neurons": {"hidden1": 1}}, "rest": {"neurons": {"input": "all", "output": "all"}}}
     changed = {**core, "core": {**core["core"], "gossip": {"wire": "int8"}}}
     for before, after in ((core, changed), (changed, core)):
-        links = LinkRules(delay=0.2, jitter=0.5, loss=0.1, repeat=0.1)
-        made, later = (peer_world.__wrapped__(4, partial_models=models) for models in (before, after))
-        cluster = Amended(made, later, Faults(seed=3, links=links, heal=600.0))
+        links = LinkRules(delay=0.2, jitter=2.0, loss=0.1, repeat=0.1)  # shares are late, some until after the change
+        made, later = (peer_world.__wrapped__(3, partial_models=models) for models in (before, after))
+        cluster = Amended(made, later, Faults(seed=5, links=links, heal=300.0))
         cluster.simulator.start()
         cluster.run(100.0)
         cluster.simulator.feed("peer1", NewContract(cluster.contract))

@@ -116,7 +116,7 @@ def test_a_slice_without_rounds_beside_slices_with_coordinators() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_real_peers_lose_no_mass_of_a_slice_without_rounds(tmp_path: Path) -> None:
-    rounds = 5
+    rounds = 3
     made = world(federation(partial_models=SOME, simulation__peers=4, learning__rounds=rounds, gossip__gather=10.0))
     with ProcessesEngine(made, METHOD, folder=tmp_path / "run") as running:
         for _ in range(rounds):
