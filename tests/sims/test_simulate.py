@@ -37,7 +37,7 @@ from tests.sims.worlds import federation, start_of
 
 
 def request(**settings: Any) -> SimulationRequest:
-    return SimulationRequest(federation=federation(**settings), seeds=(0, 1), device="cpu", workers=2)
+    return SimulationRequest(federation=federation(**settings), seeds=(0, 1), device="cpu", workers=1)
 
 
 def two_methods() -> SimulationRequest:
@@ -56,8 +56,8 @@ def measured(run: RunFolder) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """Return a run of two methods that nobody stopped; tests only read it."""
-    options = two_methods()
+    """Return a run of two methods by two workers that nobody stopped; tests only read it."""
+    options = replace(two_methods(), workers=2)
     run = folder(tmp_path_factory.mktemp("whole"), options)
     run_prepared(prepare_simulation(options), run)
     return run
