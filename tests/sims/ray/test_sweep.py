@@ -7,6 +7,7 @@ cluster are in this file, so that one worker of the tests starts one.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -434,7 +435,10 @@ HELD = replace(
 
 
 def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(free: Machines, tmp_path: Path) -> None:
-    """The stop is set when a run has done a round; no run can end before the stop arrives, because all of them wait."""
+    """What was finished here is not run again there, where each run's process imports torch for seconds.
+
+    The stop is set when a run has done a round; no run can end before the stop arrives, because all of them wait.
+    """
     stop, told = threading.Event(), list[ExperimentEvent]()
 
     def stopping(event: ExperimentEvent) -> None:
@@ -443,8 +447,9 @@ def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(free: Machi
 
     here = replace(wanted(tmp_path / "here", "quick", seeds=2), experiment=HELD)
     spread = replace(here, root=tmp_path / "spread", cluster=free.address)
+    assert run_experiment(replace(here, only=("Local",)))
+    shutil.copytree(here.folder, spread.folder)
     assert run_experiment(here)
-    assert run_experiment(replace(spread, only=("Local",)))
     free.hold.touch()
     try:
         assert not run_experiment(spread, stopping, stop)
