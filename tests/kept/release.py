@@ -29,10 +29,10 @@ from tests.forked import HERE, ROOT, started
 
 FOLDER = Path(__file__).parent / "v0.3-499fa2e"
 PEERS = ("peer1", "peer2", "peer3")
-#: Modules of the release that its programs use, for the server of `tests/forked/`.
+#: Modules of the release that its programs use, for the server of `tests/forked/`. Its compiled loop, which no program
+#: needs here, would be compiled for seconds in a new folder.
 PRELOADED = (
     "sklearn.datasets",
-    "fedpeer.sims.vector.preload_autograd",
     "fedpeer.sims.simulate",
     "fedpeer.peer.shell.process",
     "fedpeer.peer.shell.prepared",
