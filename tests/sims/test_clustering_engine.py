@@ -294,14 +294,14 @@ CROSSED: dict[str, Any] = {
     "network": {"mlp": {"layers": [64, 64, 32, 10], "activation": "relu"}},
     "partial_models": {
         "everyone": {"modules": ["hidden2"]},
-        "seeing": {"modules": ["hidden1"], "members": "alike,after=40,by=inputs"},
-        "calling": {"modules": ["output"], "members": "alike,after=40,by=outputs"},
+        "seeing": {"modules": ["hidden1"], "members": "alike,after=30,by=inputs"},
+        "calling": {"modules": ["output"], "members": "alike,after=30,by=outputs"},
     },
     "learning": {
         "optimizer": "adam,lr=0.003",
         "batch_size": 10,
         "steps_between_averaging": 5,
-        "rounds": 42,
+        "rounds": 32,
         "start": "torch",
     },
     "simulation": {"peers": 16, "split": "blocks:60,shuffle=true,test=50/views:4,kind=pixels/codes:4"},
@@ -314,7 +314,7 @@ def test_two_hierarchies_that_cross_are_found_at_once() -> None:
     views = {tuple(range(view, 16, 4)) for view in range(4)}
     codes = {tuple(range(4 * code, 4 * code + 4)) for code in range(4)}
     with made.engine as running:
-        for _ in range(40):
+        for _ in range(30):
             running.step()
         (tensors, state), found = running.snapshot(), running.statistics()
         tensors = {name: value.clone() for name, value in tensors.items()}
