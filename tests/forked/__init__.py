@@ -40,6 +40,7 @@ PRELOADED: tuple[str, ...] = (
     "fedpeer.cli.main",
     "fedpeer.cli.peer_config",
     "fedpeer.data.tables",
+    "tests.forked.commands",
 )
 #: Environment variable with the socket that tells where the server is that several processes share.
 SHARED = "FEDPEER_TESTS_FORKED"

@@ -21,6 +21,7 @@ import sys
 import threading
 import traceback
 import warnings
+import weakref
 from contextlib import suppress
 from typing import Any
 
@@ -33,6 +34,8 @@ def _serve(path: str, preloaded: list[str]) -> list[str]:
     """Fork for each client; return in each program, with its words."""
     for name in preloaded:
         importlib.import_module(name)
+    for each in weakref.finalize._registry:  # type: ignore[attr-defined]
+        each.atexit = False  # taking apart what was imported is a third of the work of a short program
     gc.collect()
     gc.freeze()  # collecting would copy the pages that forks share
     with socket.socket(socket.AF_UNIX) as listening:

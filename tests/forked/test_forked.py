@@ -41,6 +41,18 @@ def test_the_program_has_its_folder_environment_words_and_streams(tmp_path: Path
     assert (done.stdout, done.stderr) == (f"{tmp_path} so ['a', 'b c'] said\n", "")
 
 
+def test_what_the_program_wants_done_at_its_end_is_done() -> None:
+    code = """
+import atexit, weakref
+class Held: pass
+held = Held()
+weakref.finalize(held, print, "finalized")
+atexit.register(print, "at exit")
+"""
+    done = subprocess.run([*python(), "-c", code], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (set(done.stdout.splitlines()), done.stderr) == ({"finalized", "at exit"}, "")
+
+
 @pytest.mark.parametrize(
     ("sent", "ends"), [(signal.SIGTERM, -signal.SIGTERM), (KILL, -signal.SIGKILL), (signal.SIGKILL, -signal.SIGKILL)]
 )
