@@ -16,6 +16,8 @@ from tests.net.relay import Relay
 
 #: Rounds of a small part of a second each; a peer that is done waits for those that are not.
 ROUNDS = 20
+#: Rounds of the undisturbed run: its accuracy is the same from the eighth on.
+CALM_ROUNDS = 10
 #: Settings of rounds that no test waits for, each as short as it can be.
 ENDLESS: dict[str, Any] = {"rounds": 100_000, "steps": 50}
 #: Settings of rounds of about a second each, long enough that a fault of the network takes effect in the middle.
@@ -86,7 +88,7 @@ class Calm:
 def calm(can_have_hosts: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Calm]:
     folder = tmp_path_factory.mktemp("calm")
     with Hosts(WARDS) as hosts:
-        peers = list(settle(hosts, folder, write_tables(folder), federation(), LABEL).values())
+        peers = list(settle(hosts, folder, write_tables(folder), federation(rounds=CALM_ROUNDS), LABEL).values())
         for peer in peers:
             peer.start()
         finish(peers)
