@@ -11,8 +11,9 @@ chance explains (`merges_taken`). What is below the cut are the groups (`groups`
 slice to itself.
 
 Peers may also differ in two ways that cross, in how they see and in what they call it. Then no direction is common to
-those who are alike in one of them: they are compared by the `second_moments` of how their own weights have changed, and
-the tree of these sketches is cut without trials (`merges_by_silhouette`).
+those who are alike in one of them: they are compared by the `second_moments` of how their own weights have changed,
+less what all peers have in common (`without_common`), and the tree of these sketches is cut without trials
+(`merges_by_likelihood`).
 
 Pure, and without torch. There is no server: each step is a function of messages that all peers received.
 
@@ -23,8 +24,8 @@ Order Model Optimization, 2021, section 3.1. Without a server: Listo Zec et al.,
 Deep Nets is Beneficial for Client Collaboration, 2022. Count sketch: Charikar, Chen, Farach-Colton, 2002. Bounded
 losses as in `missed`: Dennis and Welsch, Techniques for Nonlinear Least Squares and Robust Regression, 1978. The
 simplest choice that chance does not distinguish from the best: Breiman et al., Classification and Regression Trees,
-1984, section 3.4.3; with as many comparisons: Dunn, Multiple Comparisons Among Means, 1961. Silhouettes: Rousseeuw,
-Silhouettes: A Graphical Aid to the Interpretation and Validation of Cluster Analysis, 1987.
+1984, section 3.4.3; with as many comparisons: Dunn, Multiple Comparisons Among Means, 1961. The number of groups by the
+distances of peers: Mariadassou, Robin, Vacher, Uncovering Latent Structure in Valued Graphs, 2010.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ CHANCE = 0.05
 #: Shuffles of the sketches, none of which may be cut better than they are, so that groups count as found: the least
 #: number for `CHANCE`.
 _SHUFFLES = round(1 / CHANCE) - 1
-
+#: Distances that differ by less are the same: numbers of sketches have eleven bits.
+_ROUNDING = 2.0**-11
 
 #: By what peers are compared: by the updates of what all of them average, or by which of the network's inputs, or
 #: outputs, the model's own weights change together.
@@ -181,11 +183,19 @@ def _apart(sketch_PS: NDArray[np.float16]) -> Floats:
     return np.asarray(1.0 - unit_PS @ unit_PS.T)
 
 
-def merges_by_silhouette(sketch_PS: NDArray[np.float16], draws: np.random.Generator, wanted: int = 0) -> int:
+def without_common(sketch_PS: NDArray[np.float16]) -> NDArray[np.float16]:
+    """Return sketches less their mean, of length 1 again: what all peers have in common tells none of them apart."""
+    wide_PS = sketch_PS.astype(np.float64)
+    return normalised_sketches(wide_PS - wide_PS.mean(axis=0))
+
+
+def merges_by_likelihood(sketch_PS: NDArray[np.float16], draws: np.random.Generator, wanted: int = 0) -> int:
     """Return how many merges of the tree of these sketches are taken, without a trial.
 
-    The mean silhouette of the peers is the largest: how much nearer a peer is to its own group than to the next one.
-    There are no groups, and no merge is taken, if sketches whose numbers are shuffled among the peers are cut as well.
+    They leave the groups under which the distances of the peers are the most likely (`_evidence`), of all cuts that
+    leave two groups or more, and no more than half as many as there are peers. Two groups that resemble one another
+    more than the others stay apart. There are no groups, and no merge is taken, if sketches whose numbers are shuffled
+    among the peers are cut as well.
 
     Args:
         draws: draws the shuffles; all peers use the same.
@@ -199,18 +209,44 @@ def merges_by_silhouette(sketch_PS: NDArray[np.float16], draws: np.random.Genera
 
 
 def _best_cut(sketch_PS: NDArray[np.float16]) -> tuple[int, float]:
-    """Return the number of merges with the largest mean silhouette, and that; 0 merges for fewer than three peers."""
-    from sklearn.metrics import silhouette_score  # late: a second
+    """Return the number of merges with the most evidence, and how much more that is than for one group.
 
-    tree, apart_PP = merges(sketch_PS), np.maximum(_apart(sketch_PS), 0.0)
-    np.fill_diagonal(apart_PP, 0.0)
-    nodes, label_P = below(tree), np.arange(len(sketch_PS))
-    best = (0, -math.inf)
-    for taken, (a, _) in enumerate(tree[:-1], 1):  # all merges leave one group, which has no silhouette
-        label_P[list(nodes[len(sketch_PS) + taken - 1])] = label_P[nodes[a][0]]
-        score = float(silhouette_score(apart_PP, label_P, metric="precomputed"))
-        best = max(best, (taken, score), key=lambda cut: cut[1])
-    return best
+    0 merges for fewer than four peers, of which no cut leaves two groups of two.
+    """
+    peers, tree, apart_PP = len(sketch_PS), merges(sketch_PS), _apart(sketch_PS)
+    nodes, label_P = below(tree), np.arange(peers)
+    evidence = []
+    for taken, (a, _) in enumerate(tree, 1):
+        label_P[list(nodes[peers + taken - 1])] = label_P[nodes[a][0]]
+        evidence.append(_evidence(apart_PP, label_P))
+    cuts = range(math.ceil(peers / 2), peers - 1)
+    if not cuts:
+        return 0, 0.0
+    best = max(cuts, key=lambda taken: evidence[taken - 1])
+    return best, evidence[best - 1] - evidence[-1]
+
+
+def _evidence(apart_PP: Floats, label_P: NDArray[np.int64]) -> float:
+    """Return the integrated classification likelihood of these groups, in nats, up to a constant.
+
+    Distances within a group, and between two, are normal with a mean of their own, and all have one variance
+    (Mariadassou et al. 2010).
+    """
+    peers, (first_N, second_N) = len(label_P), np.triu_indices(len(label_P), 1)
+    _, group_P, size_G = np.unique(label_P, return_inverse=True, return_counts=True)
+    count, pairs = len(size_G), len(first_N)
+    low_N, high_N = np.sort(group_P[np.stack([first_N, second_N])], axis=0)
+    _, block_N, size_B = np.unique(low_N * count + high_N, return_inverse=True, return_counts=True)
+    apart_N = apart_PP[first_N, second_N]
+    mean_B = np.bincount(block_N, weights=apart_N) / size_B
+    variance = max(float(np.square(apart_N - mean_B[block_N]).mean()), _ROUNDING**2)
+    blocks = count * (count + 1) / 2
+    return (
+        -pairs / 2 * math.log(variance)
+        + float((size_G * np.log(size_G / peers)).sum())
+        - blocks / 2 * math.log(pairs)
+        - (count - 1) / 2 * math.log(peers)
+    )
 
 
 def missed(loss_M: Floats, usual: float) -> Floats:

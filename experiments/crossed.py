@@ -82,13 +82,20 @@ def _models(
     return found
 
 
-def _found_models(after: int, *, seldom: bool = False) -> dict[str, Any]:
-    """Return partial models whose members are found after so many rounds; `seldom` averages all but views seldom."""
+def _found_models(after: int, *, seldom: bool = False, middle_by_code: bool = False) -> dict[str, Any]:
+    """Return partial models whose members are found after so many rounds.
+
+    Args:
+        seldom: whether all but views are averaged in every fifth round.
+        middle_by_code: whether the middle layer goes with the last one; its biases stay common, by which peers meet.
+    """
     rhythm = {"gossip": {"every": 5}} if seldom else {}
+    common = {"parameters": [f"{_MIDDLE}.bias"]} if middle_by_code else {"modules": [_MIDDLE]}
+    code = {"modules": [_LAST], **({"parameters": [f"{_MIDDLE}.weight"]} if middle_by_code else {})}
     return {
-        "everyone": {"modules": [_MIDDLE], **rhythm},
+        "everyone": {**common, **rhythm},
         "view": {"modules": [_FIRST], "members": f"alike,after={after},by=inputs"},
-        "code": {"modules": [_LAST], "members": f"alike,after={after},by=outputs", **rhythm},
+        "code": {**code, "members": f"alike,after={after},by=outputs", **rhythm},
     }
 
 
@@ -117,7 +124,9 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any] | None]]] = {
             "partial-averaging",
             _found_models(20, seldom=True),
         ),
+        "after 20 rounds; last two by code": ("partial-averaging", _found_models(20, middle_by_code=True)),
         "after 40 rounds": ("partial-averaging", _found_models(40)),
+        "after 40 rounds; last two by code": ("partial-averaging", _found_models(40, middle_by_code=True)),
     },
     _ALONE: {"": ("local", None)},
     _ONE: {"": ("full-averaging", None)},
@@ -239,6 +248,7 @@ CROSSED = Experiment(
         "every fifth round. Test images are the same for all, each seen and called as the peer does. *Told*: one "
         "network of all peers has view and code as eight more inputs of 0 and 1. *Groups found*: `members: alike` "
         "finds who sees and who calls alike after some rounds, and nobody is told it. The first layer is then shared "
-        "by view, the middle by all, the last by code. *Recovered*: the adjusted Rand index with the hidden groups."
+        "by view, the last by code, the middle by all or by code, too. *Recovered*: the adjusted Rand index with the "
+        "hidden groups."
     ),
 )

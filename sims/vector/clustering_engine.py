@@ -28,10 +28,11 @@ from fedpeer.algorithms.assignment import (
     below,
     groups,
     merges,
-    merges_by_silhouette,
+    merges_by_likelihood,
     merges_taken,
     missed,
     normalised_sketches,
+    without_common,
 )
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.steppers import Stepper
@@ -262,10 +263,10 @@ class ClusteringEngine(Engine):
         overlay, sketches_PS = task.overlay, comparison.sketches(self._engine.x_Pn)
         flood = flood_along(overlay)
         self._spend(everyone, flood.messages_P, flood.bytes_of(sketches_PS[0].nbytes))
-        tree = merges(sketches_PS)
         if task.side_2D is not None:
-            draws = self._world.draws.numpy("shuffles", task.name)
-            return groups(tree, merges_by_silhouette(sketches_PS, draws, task.clustering.groups))
+            special_PS, draws = without_common(sketches_PS), self._world.draws.numpy("shuffles", task.name)
+            return groups(merges(special_PS), merges_by_likelihood(special_PS, draws, task.clustering.groups))
+        tree = merges(sketches_PS)
         nodes = below(tree)
         losses = [self._trial(task, members) for members in nodes]
         usual = [losses[peer][peer].mean() for peer in everyone]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections import Counter
 from itertools import combinations
 
 import numpy as np
@@ -9,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
+from scipy.stats import norm
 
 from fedpeer.algorithms.assignment import (
     CHANCE,
@@ -18,11 +21,12 @@ from fedpeer.algorithms.assignment import (
     below,
     groups,
     merges,
-    merges_by_silhouette,
+    merges_by_likelihood,
     merges_taken,
     missed,
     normalised_sketches,
     similar_peers,
+    without_common,
 )
 
 Floats = NDArray[np.float64]
@@ -222,52 +226,67 @@ def in_clusters(apart: float, count: int = 4, seed: int = 0) -> NDArray[np.float
     return normalised_sketches(np.stack([centre_CS[peer % count] + draws.normal(size=64) for peer in range(12)]))
 
 
-def slow_silhouette(sketch_PS: Floats, group_P: list[int]) -> float:
-    """Return the mean silhouette by its definition (Rousseeuw 1987); 0 for a peer that is alone."""
+def slow_evidence(sketch_PS: Floats, group_P: list[int]) -> float:
+    """Return the logarithm of the integrated classification likelihood by its definition (Mariadassou et al. 2010)."""
     unit_PS = sketch_PS / np.linalg.norm(sketch_PS, axis=1, keepdims=True)
-    found = []
-    for peer, own in enumerate(group_P):
-        apart = {
-            group: np.mean([1 - unit_PS[peer] @ unit_PS[q] for q, g in enumerate(group_P) if g == group and q != peer])
-            for group in set(group_P)
-            if any(g == group and q != peer for q, g in enumerate(group_P))
-        }
-        if own not in apart:
-            found.append(0.0)
-            continue
-        inside, nearest = apart.pop(own), min(apart.values())
-        found.append((nearest - inside) / max(inside, nearest))
-    return float(np.mean(found))
+    pairs = [(p, q) for p in range(len(group_P)) for q in range(p)]
+    apart = {(p, q): 1 - unit_PS[p] @ unit_PS[q] for p, q in pairs}
+    block = {pair: frozenset(group_P[peer] for peer in pair) for pair in pairs}
+    mean = {each: np.mean([apart[pair] for pair in pairs if block[pair] == each]) for each in block.values()}
+    scale = math.sqrt(np.mean([(apart[pair] - mean[block[pair]]) ** 2 for pair in pairs]))
+    likelihood = sum(float(norm.logpdf(apart[pair], mean[block[pair]], scale)) for pair in pairs)
+    size = Counter(group_P)
+    membership = sum(math.log(size[group] / len(group_P)) for group in group_P)
+    means = len(size) * (len(size) + 1) / 2
+    return likelihood + membership - means / 2 * math.log(len(pairs)) - (len(size) - 1) / 2 * math.log(len(group_P))
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_the_cut_has_the_largest_silhouette_of_all(count: int) -> None:
-    sketch_PS = in_clusters(2.0, count)
+def test_the_cut_is_the_most_likely_of_all(count: int) -> None:
+    sketch_PS = in_clusters(1.0, count)
     tree = merges(sketch_PS)
-    scores = []
-    for taken in range(1, 11):
+    scores = {}
+    for taken in range(6, 11):
         group_P = list(range(12))
         for number, members in enumerate(groups(tree, taken), 12):
             for peer in members:
                 group_P[peer] = number
-        scores.append(slow_silhouette(sketch_PS.astype(np.float64), group_P))
-    taken = merges_by_silhouette(sketch_PS, np.random.default_rng(0))
-    assert taken == 1 + int(np.argmax(scores))
+        scores[taken] = slow_evidence(sketch_PS.astype(np.float64), group_P)
+    taken = merges_by_likelihood(sketch_PS, np.random.default_rng(0))
+    assert taken == max(scores, key=lambda each: scores[each])
     assert groups(tree, taken) == tuple(tuple(range(number, 12, count)) for number in range(count))
+
+
+def test_groups_that_resemble_one_another_stay_apart() -> None:
+    """Images that are turned by half resemble upright ones; as one group they would be better apart from the others."""
+    draws = np.random.default_rng(3)
+    pair_CS, own_CS = draws.normal(size=(2, 64)), draws.normal(size=(4, 64))
+    centre_CS = 1.5 * pair_CS[[0, 0, 1, 1]] + own_CS
+    sketch_PS = normalised_sketches(np.stack([centre_CS[peer % 4] + draws.normal(size=64) for peer in range(16)]))
+    taken = merges_by_likelihood(sketch_PS, np.random.default_rng(0))
+    assert groups(merges(sketch_PS), taken) == tuple(tuple(range(number, 16, 4)) for number in range(4))
+
+
+def test_what_all_have_in_common_is_taken_away() -> None:
+    own_PS, common_S = np.random.default_rng(4).normal(size=(5, 30)), 9.0 * np.ones(30)
+    found_PS = without_common(np.stack([own_S + common_S for own_S in own_PS]).astype(np.float16))
+    wanted_PS = normalised_sketches(own_PS - own_PS.mean(axis=0))
+    assert np.allclose(found_PS, wanted_PS, atol=0.01), "half precision of the sketches that came"
+    assert np.allclose(without_common(np.ones((3, 4), np.float16)), 0.0), "nothing is left of what is the same"
 
 
 @pytest.mark.slow
 def test_where_there_are_no_clusters_none_is_found() -> None:
-    found = [merges_by_silhouette(in_clusters(0.0, seed=seed), np.random.default_rng(seed)) for seed in range(20)]
+    found = [merges_by_likelihood(in_clusters(0.0, seed=seed), np.random.default_rng(seed)) for seed in range(20)]
     # At one in 20 each, more than 4 of 20 are found by chance in 3 of 1,000 cases.
     assert sum(taken > 0 for taken in found) <= 4
-    assert merges_by_silhouette(in_clusters(0.0)[:2], np.random.default_rng(0)) == 0, "two peers have no silhouette"
+    assert merges_by_likelihood(in_clusters(0.0)[:3], np.random.default_rng(0)) == 0, "three peers are no two groups"
 
 
 def test_a_known_number_of_groups_is_taken() -> None:
     sketch_PS = in_clusters(0.5)
     for wanted in (2, 5, 12, 20):
-        taken = merges_by_silhouette(sketch_PS, np.random.default_rng(0), wanted)
+        taken = merges_by_likelihood(sketch_PS, np.random.default_rng(0), wanted)
         assert taken == max(0, 12 - wanted)
 
 
