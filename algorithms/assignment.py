@@ -24,8 +24,9 @@ Order Model Optimization, 2021, section 3.1. Without a server: Listo Zec et al.,
 Deep Nets is Beneficial for Client Collaboration, 2022. Count sketch: Charikar, Chen, Farach-Colton, 2002. Bounded
 losses as in `missed`: Dennis and Welsch, Techniques for Nonlinear Least Squares and Robust Regression, 1978. The
 simplest choice that chance does not distinguish from the best: Breiman et al., Classification and Regression Trees,
-1984, section 3.4.3; with as many comparisons: Dunn, Multiple Comparisons Among Means, 1961. The number of groups by the
-distances of peers: Mariadassou, Robin, Vacher, Uncovering Latent Structure in Valued Graphs, 2010.
+1984, section 3.4.3; with as many comparisons: Dunn, Multiple Comparisons Among Means, 1961. Groups whose distances have
+means of their own: Mariadassou, Robin, Vacher, Uncovering Latent Structure in Valued Graphs, 2010. What each of these
+means costs: Schwarz, Estimating the Dimension of a Model, 1978.
 """
 
 from __future__ import annotations
@@ -227,26 +228,21 @@ def _best_cut(sketch_PS: NDArray[np.float16]) -> tuple[int, float]:
 
 
 def _evidence(apart_PP: Floats, label_P: NDArray[np.int64]) -> float:
-    """Return the integrated classification likelihood of these groups, in nats, up to a constant.
+    """Return the log-likelihood of the distances under these groups, less what its means cost, up to a constant.
 
     Distances within a group, and between two, are normal with a mean of their own, and all have one variance
-    (Mariadassou et al. 2010).
+    (Mariadassou et al. 2010). Each mean costs half the logarithm of the number of distances (Schwarz 1978). Peers that
+    are apart though they are alike lose little, and those that are together though they differ lose much: the groups'
+    own likelihood, which those authors subtract too, would put more of them together.
     """
-    peers, (first_N, second_N) = len(label_P), np.triu_indices(len(label_P), 1)
-    _, group_P, size_G = np.unique(label_P, return_inverse=True, return_counts=True)
-    count, pairs = len(size_G), len(first_N)
+    first_N, second_N = np.triu_indices(len(label_P), 1)
+    _, group_P = np.unique(label_P, return_inverse=True)
+    count, pairs, apart_N = int(group_P.max()) + 1, len(first_N), apart_PP[first_N, second_N]
     low_N, high_N = np.sort(group_P[np.stack([first_N, second_N])], axis=0)
     _, block_N, size_B = np.unique(low_N * count + high_N, return_inverse=True, return_counts=True)
-    apart_N = apart_PP[first_N, second_N]
     mean_B = np.bincount(block_N, weights=apart_N) / size_B
     variance = max(float(np.square(apart_N - mean_B[block_N]).mean()), _ROUNDING**2)
-    blocks = count * (count + 1) / 2
-    return (
-        -pairs / 2 * math.log(variance)
-        + float((size_G * np.log(size_G / peers)).sum())
-        - blocks / 2 * math.log(pairs)
-        - (count - 1) / 2 * math.log(peers)
-    )
+    return -pairs / 2 * math.log(variance) - count * (count + 1) / 4 * math.log(pairs)
 
 
 def missed(loss_M: Floats, usual: float) -> Floats:
