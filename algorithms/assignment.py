@@ -228,12 +228,11 @@ def _best_cut(sketch_PS: NDArray[np.float16]) -> tuple[int, float]:
 
 
 def _evidence(apart_PP: Floats, label_P: NDArray[np.int64]) -> float:
-    """Return the log-likelihood of the distances under these groups, less what its means cost, up to a constant.
+    """Return the log-likelihood of the distances under these groups, up to a constant, less what the groups cost.
 
     Distances within a group, and between two, are normal with a mean of their own, and all have one variance
-    (Mariadassou et al. 2010). Each mean costs half the logarithm of the number of distances (Schwarz 1978). Peers that
-    are apart though they are alike lose little, and those that are together though they differ lose much: the groups'
-    own likelihood, which those authors subtract too, would put more of them together.
+    (Mariadassou et al. 2010). Each mean costs half the logarithm of the number of distances (Schwarz 1978), and each
+    further group that of the number of peers: it is named by one of the tree's nodes.
     """
     first_N, second_N = np.triu_indices(len(label_P), 1)
     _, group_P = np.unique(label_P, return_inverse=True)
@@ -242,7 +241,8 @@ def _evidence(apart_PP: Floats, label_P: NDArray[np.int64]) -> float:
     _, block_N, size_B = np.unique(low_N * count + high_N, return_inverse=True, return_counts=True)
     mean_B = np.bincount(block_N, weights=apart_N) / size_B
     variance = max(float(np.square(apart_N - mean_B[block_N]).mean()), _ROUNDING**2)
-    return -pairs / 2 * math.log(variance) - count * (count + 1) / 4 * math.log(pairs)
+    stated = count * (count + 1) / 4 * math.log(pairs) + (count - 1) * math.log(len(label_P))
+    return -pairs / 2 * math.log(variance) - stated
 
 
 def missed(loss_M: Floats, usual: float) -> Floats:

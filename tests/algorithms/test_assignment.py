@@ -226,7 +226,7 @@ def in_clusters(apart: float, count: int = 4, seed: int = 0) -> NDArray[np.float
 
 
 def slow_evidence(sketch_PS: Floats, group_P: list[int]) -> float:
-    """Return the log-likelihood of the distances less half the logarithm of their number for each pair of groups."""
+    """Return the log-likelihood of the distances less what their means and the groups cost, pair by pair."""
     unit_PS = sketch_PS / np.linalg.norm(sketch_PS, axis=1, keepdims=True)
     pairs = [(p, q) for p in range(len(group_P)) for q in range(p)]
     apart = {(p, q): 1 - unit_PS[p] @ unit_PS[q] for p, q in pairs}
@@ -235,7 +235,8 @@ def slow_evidence(sketch_PS: Floats, group_P: list[int]) -> float:
     scale = math.sqrt(np.mean([(apart[pair] - mean[block[pair]]) ** 2 for pair in pairs]))
     likelihood = sum(float(norm.logpdf(apart[pair], mean[block[pair]], scale)) for pair in pairs)
     groups = len(set(group_P))
-    return likelihood - groups * (groups + 1) / 2 / 2 * math.log(len(pairs))
+    means = groups * (groups + 1) / 2
+    return likelihood - means / 2 * math.log(len(pairs)) - (groups - 1) * math.log(len(group_P))
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
