@@ -180,9 +180,9 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
     return other.met and not met
 
 
-def _shared_consensus_groups(state: NodeState, peer: str) -> set[str]:
-    """Return the ids of the consensus groups that this peer shares with that one."""
-    return {id for id, consensus in state.peer_groups.consensus_by_group.items() if peer in consensus.members}
+def _shared_consensus_groups(state: NodeState, peer: str) -> tuple[str, ...]:
+    """Return the ids of the consensus groups that this peer shares with that one, in the plan's order."""
+    return tuple(id for id, consensus in state.peer_groups.consensus_by_group.items() if peer in consensus.members)
 
 
 def _take_back(state: NodeState, peer: str, hello: Hello) -> None:
@@ -220,9 +220,8 @@ def _agree(state: NodeState, peer: str, hello: Hello) -> None:
 
 def _together(state: NodeState, peer: str) -> set[str]:
     """Return the ids of the groups and consensus groups that this peer shares with that one."""
-    return {id for id, group in state.peer_groups.groups.items() if peer in group.members} | _shared_consensus_groups(
-        state, peer
-    )
+    exchanged = {id for id, group in state.peer_groups.groups.items() if peer in group.members}
+    return exchanged.union(_shared_consensus_groups(state, peer))
 
 
 def _agreed(state: NodeState, peer: str, group: str) -> bool:

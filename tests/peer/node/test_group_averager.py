@@ -20,7 +20,7 @@ from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
 from fedpeer.peer.state.events import Effect, Note, Persist, Send, Train, Unreachable
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
-from fedpeer.peer.wire.messages import ModelRequest, Update
+from fedpeer.peer.wire.messages import Hello, ModelRequest, Update
 from fedpeer.peer.wire.roster import Entry, Roster
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
@@ -92,6 +92,29 @@ def test_a_round_is_over_when_the_mean_is_there_and_the_shares_are_exchanged(bes
             assert node.durable.groups["everyone"].at >= (done, exchanges), peer
             assert all(each.settled >= done for each in node.durable.consensus_states.values()), peer
             assert node.durable.groups.keys() == {"everyone"}
+
+
+def test_a_hello_lists_groups_in_the_plans_order() -> None:
+    """The order of a set would depend on the interpreter's hash seed, and so would the bytes of a simulated run."""
+    names = [f"part{number}" for number in range(8)]
+    models = {name: {"neurons": {"hidden1": 1}} for name in names}
+    parted = world.__wrapped__(network="mlp:64+12+10", partial_models=MODELS | models)
+    made = GroupCluster(parted, Faults(links=QUICK))
+    hellos: list[Hello] = []
+    said = made.simulator.on_effect
+
+    def on_event(peer: str, effect: Effect) -> None:
+        said(peer, effect)
+        if isinstance(effect, Send) and isinstance(effect.message, Hello):
+            hellos.append(effect.message)
+
+    made.simulator.on_effect = on_event
+    made.simulator.start()
+    made.run(20.0)
+    order = list(made.nodes()["peer3"].state.peer_groups.consensus_by_group)
+    listed = [[group for group, _ in hello.groups] for hello in hellos]
+    assert max(map(len, listed)) > len(names)
+    assert listed == [[group for group in order if group in each] for each in listed]
 
 
 @pytest.mark.slow
