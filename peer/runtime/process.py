@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import suppress
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -366,9 +366,10 @@ class PeerProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             lag.stop()
-            await server.stop()
-            await carrier.close()
-            await self._post.close()
+            async with AsyncExitStack() as closing:  # all are closed, whatever one of them raises
+                closing.push_async_callback(self._post.close)
+                closing.push_async_callback(carrier.close)
+                closing.push_async_callback(server.stop)
 
     async def _shown(self) -> Dashboard | None:
         """Start the dashboard, which listens first: it shows what a peer waits for before it begins."""

@@ -102,9 +102,10 @@ class MessageSender:
         self._links.received(peer)
 
     def forget(self, peers: Iterable[str]) -> None:
-        """Close the links to these peers, which were removed or have other keys."""
+        """Close the links to these peers, which were removed or have other keys; the next failure is said anew."""
         for peer in peers:
             self._links.forget(peer)
+            self._down.pop(peer, None)
 
     async def close(self) -> None:
         await self._links.close()

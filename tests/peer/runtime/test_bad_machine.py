@@ -17,9 +17,10 @@ import socket
 import struct
 import threading
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from ruamel.yaml import YAML
@@ -28,10 +29,13 @@ from fedpeer.cli.main import run
 from fedpeer.cli.peer_config import load_peer
 from fedpeer.learning import models
 from fedpeer.peer.runtime import blocks
+from fedpeer.peer.runtime.carrier import Carrier
+from fedpeer.peer.runtime.client import PeerLinks
 from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.runtime.roster_file import RosterFile
+from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.state.events import Enrol, Evaluate, Work, Worked
 from fedpeer.peer.wire.messages import Ack, Pong
 from tests.cli.peers import federation_on_disk
@@ -120,6 +124,16 @@ def test_an_address_that_leads_nowhere_is_told_and_counted(bob: Bob, peer: str) 
     assert bob.say(bob.ping()) is None
 
 
+@pytest.mark.parametrize("peer", [pytest.param("eve", id="D04-address-again")])
+def test_what_keeps_a_peer_away_is_told_anew_once_it_was_forgotten(bob: Bob, peer: str) -> None:
+    """A member that was removed and comes back with another key is another one to whoever reads the log."""
+    bob.peer.line("link_down")
+    since = len(bob.peer.lines)
+    bob.peer.inside(lambda: bob.peer.process._post.forget([peer]))
+    bob.peer.afresh()
+    assert bob.peer.line("link_down", since).text.startswith(f"{peer} cannot be reached: ")
+
+
 @pytest.mark.parametrize("left", [0, 1], ids="D04-{}-handles".format)
 def test_without_file_handles_it_waits_for_some(bob: Bob, left: int) -> None:
     """A connection needs two file handles during its handshake, so a peer with none or one left waits for more."""
@@ -153,6 +167,33 @@ def test_a_peer_keeps_connections_for_all_of_its_roster(file: Path, monkeypatch:
     with started(file) as peer:
         room = among(1000 + len(peer.state.peer_groups.roster.entries))
         assert peer.server.admission.limits == peer.process._post._links._limits == room
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_links_are_closed_although_the_server_cannot_be_stopped(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+
+    async def broken(self: PeerServer) -> None:
+        await stop(self)
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    stop = PeerServer.stop
+    monkeypatch.setattr(PeerServer, "stop", broken)
+    for each in (Carrier, PeerLinks):
+        monkeypatch.setattr(each, "close", noted(each.close, each.__name__, closed))
+    with started(file):
+        pass
+    assert closed == ["Carrier", "PeerLinks"]
+
+
+def noted(close: Callable[[Any], Awaitable[None]], name: str, closed: list[str]) -> Callable[[Any], Awaitable[None]]:
+    """Return the function, which notes the name when it is over."""
+
+    async def closing(self: Any) -> None:
+        await close(self)
+        closed.append(name)
+
+    return closing
 
 
 # ---------------------------------------------------------------------------------------------- before `fedpeer start`
