@@ -302,7 +302,7 @@ class PeerProcess:
         self._trainer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
         # A coordinator closes rounds while it trains itself: others need not wait for its training.
         self._closer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
-        self._pipeline = Pipeline(_Timed(store, self.status), self._encoded, self._carry_out, self._saved)
+        self._pipeline = Pipeline(_Timed(store, self.status, self._warn), self._encoded, self._carry_out, self._saved)
         server = self._server = PeerServer(
             Host(
                 identify=self._identify,
@@ -633,7 +633,7 @@ class PeerProcess:
         self._say(Note("warning", "training_waits", f"training waits for a disk ({problem.strerror}); trying again"))
 
     def _warn(self, what: str, text: str) -> None:
-        """Log a warning from the trainer's thread."""
+        """Log a warning from another thread, which trains or saves."""
         self._say_soon(Note("warning", what, text))
 
     def _tell(self, what: str, text: str) -> None:
@@ -682,10 +682,11 @@ class PeerProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A store whose saves are timed for the status."""
+    """A store whose saves are timed for the status; `warn` takes what it warns of, in the thread that saves."""
 
     store: Store
     status: Status
+    warn: Callable[[str, str], None]
 
     def append(self, entries: Sequence[bytes]) -> None:
         began = time.perf_counter()
@@ -694,5 +695,7 @@ class _Timed:
 
     def snapshot(self, data: bytes) -> None:
         began = time.perf_counter()
-        self.store.snapshot(data)
+        stays = self.store.snapshot(data)
         self.status.took("save", time.perf_counter() - began)
+        if stays:
+            self.warn("old_state_stays", stays)

@@ -227,8 +227,11 @@ class Store:
             )
             self._trailing = False
 
-    def snapshot(self, data: bytes) -> None:
+    def snapshot(self, data: bytes) -> str:
         """Replace everything saved so far by this state; the files to fall back on are kept, older ones removed.
+
+        Return why an older one stays ("": none does). The state is saved all the same, and the next snapshot tries to
+        remove it again.
 
         Raises:
             StoreError: it is not saved; nothing else has changed.
@@ -244,10 +247,13 @@ class Store:
                 self._lost.unlink()
                 flush_folder(self.folder)
             oldest = [0, *self._numbers("snapshot")][-SNAPSHOTS_KEPT]
-            for kind in ("snapshot", "journal"):
-                for old in self._numbers(kind):
-                    if old < oldest:
-                        self._path(kind, old).unlink()
+            files = [self._path(kind, n) for kind in ("snapshot", "journal") for n in self._numbers(kind) if n < oldest]
+        for old in files:
+            try:
+                old.unlink()
+            except OSError as problem:
+                return f"{old} is not needed any more and cannot be removed: {problem.strerror}"
+        return ""
 
     @contextmanager
     def _saving(self) -> Iterator[None]:

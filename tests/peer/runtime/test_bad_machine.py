@@ -36,7 +36,7 @@ from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.prepared import prepare_peer
 from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.server import PeerServer
-from fedpeer.peer.state.events import Enrol, Evaluate, Work, Worked
+from fedpeer.peer.state.events import Enrol, Evaluate, Persist, Work, Worked
 from fedpeer.peer.wire.messages import Ack, Pong
 from tests.cli.peers import federation_on_disk
 from tests.peer.runtime.bob import Bob
@@ -95,6 +95,23 @@ def test_a_model_that_cannot_be_kept_ends_no_peer(file: Path, number: int, monke
         peer.inside(lambda: peer.process._carry_out(Enrol(peer.process._members.roster)))
         assert "could not be saved" in peer.line("roster", after).text
         peer.line("evaluated")
+
+
+@pytest.mark.parametrize("number", [pytest.param(errno.EPERM, id="D03-old-file")])
+def test_an_old_state_that_cannot_be_removed_is_told(file: Path, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each start and each pause writes a snapshot, of which two are kept."""
+
+    def forbidden(self: Path, missing_ok: bool = False) -> None:
+        if self.stem.isdigit():  # else it is the temporary file of a save
+            raise OSError(number, os.strerror(number))
+
+    for _ in range(2):
+        lived(file)
+    with started(file) as peer:
+        monkeypatch.setattr(Path, "unlink", forbidden)
+        peer.inside(lambda: peer.process._pipeline.put([Persist("snapshot", peer.state.durable.copy())]))
+        assert os.strerror(number) in peer.line("old_state_stays").text
+        monkeypatch.undo()
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EIO], ids=["D03-training-full", "D03-training-failing"])

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import random
+import re
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from typing import Any
 import pytest
 
 from fedpeer.peer.runtime import blocks
-from fedpeer.peer.runtime.store import DuplicatePeerError, StateError, Store, StoreError
+from fedpeer.peer.runtime.store import SNAPSHOTS_KEPT, DuplicatePeerError, StateError, Store, StoreError
 from fedpeer.peer.state.events import RejectEffect
 from fedpeer.peer.state.saving import Recovered
 
@@ -332,6 +333,29 @@ def test_a_full_disk_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.
             store.append([b"1"])
             store.append([b"2"])
         assert restart(folder)[0] == [0, 1, 2], folder
+
+
+def test_an_old_file_that_cannot_be_removed_stops_no_save(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Store.open(tmp_path) as store:
+        store.recover()
+        for number in range(SNAPSHOTS_KEPT):
+            assert store.snapshot(json.dumps([number]).encode()) == ""
+            store.append([str(number).encode()])
+        with monkeypatch.context() as stubborn:
+            stubborn.setattr(Path, "unlink", forbidden)
+            stays = store.snapshot(b"[7]")
+            assert re.search(f"{tmp_path}.* cannot be removed: {os.strerror(errno.EPERM)}", stays)
+            store.append([b"8"])
+        number_before = len(list(tmp_path.glob("*/0*")))
+        assert store.snapshot(b"[7, 8]") == "", "it is removed later"
+        assert len(list(tmp_path.glob("*/0*"))) < number_before
+        store.append([b"9"])
+    assert restart(tmp_path)[0] == [7, 8, 9]
+
+
+def forbidden(self: Path, missing_ok: bool = False) -> None:
+    if self.stem.isdigit():  # else it is the temporary file of a save
+        raise OSError(errno.EPERM, os.strerror(errno.EPERM))
 
 
 def test_a_failed_flush_is_not_believed_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
