@@ -9,7 +9,7 @@ by number are E12.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +17,7 @@ import pytest
 
 from fedpeer.gossip import reductions, transfers
 from fedpeer.gossip.averaging import Averaging
+from fedpeer.gossip.detector import Accuse, Detector
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.weight_limits import WeightLimits
 from fedpeer.peer.consensus.collected_updates import CollectedUpdates
@@ -204,6 +205,17 @@ def wait_along_a_dropped_edge(patch: Patch) -> None:
     patch.setattr(Averaging, "linked", lambda self, one, other: True)
 
 
+def bury_at_the_first_unanswered_ping(patch: Patch) -> None:
+    """Ask no helpers, and check no suspicion: one of the two is enough at 10 % loss."""
+
+    def later(self: Detector, probe: Any, clock: int, living: Any) -> Iterator[Accuse]:
+        if clock - probe.begun >= self._timing.answer:
+            self._probes.remove(probe)
+            yield Accuse(probe.target, "dead")
+
+    patch.setattr(Detector, "_later", later)
+
+
 def not_finite(_: int) -> None:
     """S06: Values that are not numbers are rejected by that name."""
     for bad in HOSTILE:
@@ -236,5 +248,6 @@ SABOTAGE = {
     "wait for a process that has ended": Switch(wait_for_a_process_that_has_ended, sessions.starved, range(1)),
     "let heartbeats wait for the disk": Switch(let_heartbeats_wait_for_the_disk, sessions.starved, range(4, 5)),
     "wait along a dropped edge": Switch(wait_along_a_dropped_edge, isolation.isolated, (863,)),
+    "bury at the first unanswered ping": Switch(bury_at_the_first_unanswered_ping, scenarios.detection, range(1, 2)),
     "vote without a memory": Switch(vote_without_a_memory, sessions.disk_lost, range(1)),
 }
