@@ -215,16 +215,12 @@ def _best_cut(sketch_PS: NDArray[np.float16]) -> tuple[int, float]:
     0 merges for fewer than four peers, of which no cut leaves two groups of two.
     """
     peers, tree, apart_PP = len(sketch_PS), merges(sketch_PS), _apart(sketch_PS)
-    nodes, label_P = below(tree), np.arange(peers)
-    evidence = []
-    for taken, (a, _) in enumerate(tree, 1):
+    nodes, label_P, best = below(tree), np.arange(peers), (0, -math.inf)
+    for taken, (a, _) in enumerate(tree[:-1], 1):
         label_P[list(nodes[peers + taken - 1])] = label_P[nodes[a][0]]
-        evidence.append(_evidence(apart_PP, label_P))
-    cuts = range(math.ceil(peers / 2), peers - 1)
-    if not cuts:
-        return 0, 0.0
-    best = max(cuts, key=lambda taken: evidence[taken - 1])
-    return best, evidence[best - 1] - evidence[-1]
+        if 2 * taken >= peers:  # at most half as many groups as peers
+            best = max(best, (taken, _evidence(apart_PP, label_P)), key=lambda cut: cut[1])
+    return best[0], best[1] - _evidence(apart_PP, np.zeros_like(label_P)) if best[0] else 0.0
 
 
 def _evidence(apart_PP: Floats, label_P: NDArray[np.int64]) -> float:

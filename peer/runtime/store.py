@@ -248,12 +248,13 @@ class Store:
                 flush_folder(self.folder)
             oldest = [0, *self._numbers("snapshot")][-SNAPSHOTS_KEPT]
             files = [self._path(kind, n) for kind in ("snapshot", "journal") for n in self._numbers(kind) if n < oldest]
+        stays = ""
         for old in files:
             try:
                 old.unlink()
             except OSError as problem:
-                return f"{old} is not needed any more and cannot be removed: {problem.strerror}"
-        return ""
+                stays = f"{old} is not needed any more and cannot be removed: {problem.strerror}"
+        return stays
 
     @contextmanager
     def _saving(self) -> Iterator[None]:

@@ -265,6 +265,16 @@ def test_groups_that_resemble_one_another_stay_apart() -> None:
     assert groups(merges(sketch_PS), taken) == tuple(tuple(range(number, 16, 4)) for number in range(4))
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_there_are_no_more_groups_than_half_the_peers(seed: int) -> None:
+    """Of four pairs and eight peers that are like nobody, the likeliest cut would leave twelve groups."""
+    draws = np.random.default_rng(seed)
+    centre_PS = draws.normal(size=(12, 64))[[*range(4), *range(12)]]
+    sketch_PS = normalised_sketches(centre_PS + 0.1 * draws.normal(size=centre_PS.shape))
+    taken = merges_by_likelihood(sketch_PS, np.random.default_rng(0))
+    assert taken == 0 or 2 * taken >= len(sketch_PS)
+
+
 def test_what_all_have_in_common_is_taken_away() -> None:
     own_PS, common_S = np.random.default_rng(4).normal(size=(5, 30)), 9.0 * np.ones(30)
     found_PS = without_common(np.stack([own_S + common_S for own_S in own_PS]).astype(np.float16))

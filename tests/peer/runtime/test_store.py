@@ -343,19 +343,29 @@ def test_an_old_file_that_cannot_be_removed_stops_no_save(tmp_path: Path, monkey
             store.append([str(number).encode()])
         with monkeypatch.context() as stubborn:
             stubborn.setattr(Path, "unlink", forbidden)
-            stays = store.snapshot(b"[7]")
-            assert re.search(f"{tmp_path}.* cannot be removed: {os.strerror(errno.EPERM)}", stays)
-            store.append([b"8"])
-        number_before = len(list(tmp_path.glob("*/0*")))
-        assert store.snapshot(b"[7, 8]") == "", "it is removed later"
-        assert len(list(tmp_path.glob("*/0*"))) < number_before
+            for state in (b"[6]", b"[6, 7]"):
+                stays = store.snapshot(state)
+                assert re.search(f"{tmp_path}.* cannot be removed: {os.strerror(errno.EPERM)}", stays)
+                store.append([b"8"])
+            assert len(numbers(tmp_path)) == SNAPSHOTS_KEPT + 1, "what can be removed is"
+        assert store.snapshot(b"[6, 7, 8]") == "", "it is removed later"
+        assert len(numbers(tmp_path)) == SNAPSHOTS_KEPT
         store.append([b"9"])
-    assert restart(tmp_path)[0] == [7, 8, 9]
+    assert restart(tmp_path)[0] == [6, 7, 8, 9]
+
+
+unlink = Path.unlink
 
 
 def forbidden(self: Path, missing_ok: bool = False) -> None:
-    if self.stem.isdigit():  # else it is the temporary file of a save
+    """Remove every file but that of number 1."""
+    if self.name == "00000001.snapshot":
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
+    unlink(self, missing_ok)
+
+
+def numbers(folder: Path) -> list[str]:
+    return sorted(each.stem for each in (folder / "snapshots").iterdir())
 
 
 def test_a_failed_flush_is_not_believed_the_second_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
