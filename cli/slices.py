@@ -262,7 +262,10 @@ def _sent(plan: Plan, federation: FederationSettings) -> list[str]:
         if not sent:
             continue
         few, many = min(sent, key=lambda each: each.bytes), max(sent, key=lambda each: each.bytes)
-        texts = [f"{count_text(each.bytes, 'B')} in {each.messages:,} messages" for each in (few, many)]
+        texts = [
+            f"{count_text(each.bytes, 'B')} in {each.messages:,} message{'s' * (each.messages != 1)}"
+            for each in (few, many)
+        ]
         when = "In each round" if every == 1 else f"In every {_ordinal(every)} round"
         whose = f" for {', '.join(groups)}" if len(groups) < len(plan.groups) else ""
         sentences.append(f"{when} a peer sends {' to '.join(dict.fromkeys(texts))}{whose}.")

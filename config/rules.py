@@ -16,9 +16,10 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import BaseModel
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
 from fedpeer.algorithms.assignment import AssignmentError
@@ -176,6 +177,35 @@ def problems_of(options: Combination, words: Vocabulary = KEYS) -> list[ConfigPr
         if wrong.isdisjoint(rule.settings):
             found += rule.problems(options, words)
     return list(dict.fromkeys(found))
+
+
+_Settings = TypeVar("_Settings", bound=BaseModel)
+_Federation = TypeVar("_Federation", bound=FederationSettings)
+
+
+def used_by(method: Choice, federation: _Federation) -> _Federation:
+    """Return a federation with this algorithm alone, without the settings that it does not use.
+
+    A simulation compares algorithms of which only some use a setting, such as outer steps; by itself, each is to be a
+    federation that keeps all rules.
+    """
+    alone = _with(federation, ("learning", "algorithm"), method)
+    for rule in RULES:
+        if "learning.algorithm" in rule.settings[1:]:
+            for problem in rule.problems(Combination.of(alone), KEYS):
+                alone = _with(alone, problem.path)
+    return alone
+
+
+def _with(settings: _Settings, path: Path, value: object = None) -> _Settings:
+    """Return settings with a value at this path; None: its default."""
+    key, rest = str(path[0]), path[1:]
+    if not rest:
+        return settings.model_copy(update={key: getattr(type(settings)(), key) if value is None else value})
+    inner = getattr(settings, key)
+    if isinstance(inner, dict):
+        return settings.model_copy(update={key: {**inner, rest[0]: _with(inner[rest[0]], rest[1:], value)}})
+    return settings.model_copy(update={key: _with(inner, rest, value)})
 
 
 def peer_ids(peers: int) -> list[str]:

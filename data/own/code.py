@@ -24,6 +24,9 @@ def imported(name: str) -> Callable[..., Any]:
     module_name, colon, function = name.partition(":")
     if not (module_name and colon and function):
         raise DataError(f'"{name}" is not a function; write package.module:function')
+    if "/" in module_name or module_name.endswith(".py"):
+        wanted = module_name.removesuffix(".py").strip("./").replace("/", ".")
+        raise DataError(f"{name}: {module_name} is a file; write the module's name, as {wanted}:{function}")
     here = os.getcwd()
     if here not in sys.path:  # worker processes inherit sys.path
         sys.path.insert(0, here)

@@ -20,6 +20,7 @@ from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
+from fedpeer.config.rules import used_by
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.pool import EngineError
@@ -50,9 +51,8 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
         EngineError: `fedpeer init` failed; with its message.
     """
     folder.mkdir(parents=True)
-    learning = world.federation.learning.model_copy(update={"algorithm": method})
     gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
-    federation = world.federation.model_copy(update={"learning": learning, "gossip": gossip, "seed": world.seed})
+    federation = used_by(method, world.federation).model_copy(update={"gossip": gossip, "seed": world.seed})
     options = folder / "federation.yaml"
     written = _set_keys(federation.model_dump(mode="json"), Federation().model_dump(mode="json"))
     options.write_text(json.dumps(written, indent=2), encoding="utf-8")

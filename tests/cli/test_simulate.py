@@ -182,7 +182,7 @@ def test_slices_tell_which_of_them_a_coordinator_averages(fedpeer: Fedpeer) -> N
     )
     drawn = " ".join(fedpeer("slices", "--config", "federation.yaml").out.split())
     assert "low: averaged by a coordinator that the group's members elect. In each round" in drawn
-    assert "In every 2nd round a peer sends 188 B in 1 messages to 376 B in 2 messages for low." in drawn
+    assert "In every 2nd round a peer sends 188 B in 1 message to 376 B in 2 messages for low." in drawn
     assert "averaged by a coordinator" not in fedpeer("slices", "--network", "mlp:4+8+2", "--peers", "3").out
 
 

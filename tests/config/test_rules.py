@@ -9,7 +9,7 @@ import pytest
 from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError, Path
-from fedpeer.config.rules import PEERS, RULES, Combination, problems_of
+from fedpeer.config.rules import PEERS, RULES, Combination, problems_of, used_by
 from tests.config.refusals import refusals
 
 
@@ -489,6 +489,34 @@ def test_an_outer_optimizer_is_refused_where_it_is_written() -> None:
 def test_a_simulation_may_compare_outer_steps_with_methods_that_take_none() -> None:
     together = combination(stepping(methods=["partial-averaging", "full-averaging", "local", "fedavg"]))
     assert problems_of(together) == []
+
+
+SERVED: dict[str, Any] = {"aggregation": "median", "privacy": "gaussian", "farthest": 3.0, "aggregation_goal": 3}
+
+
+@pytest.mark.parametrize(
+    ("settings", "lost"),
+    [
+        (slice_of({"every": 2}), {"local", "full-averaging", "fedavg"}),
+        (stepping(), {"local", "full-averaging", "fedavg"}),
+        ({"learning": {"outer": "nesterov"}}, {"local", "fedavg"}),
+        ({"gossip": {"privacy": "noise"}}, {"fedavg"}),
+        *(({"learning": {key: SERVED[key]}}, {"local", "partial-averaging", "full-averaging"}) for key in SERVED),
+    ],
+)
+def test_each_of_the_methods_that_are_compared_is_a_federation_by_itself(
+    settings: dict[str, Any], lost: set[str]
+) -> None:
+    """It loses what it does not use, and nothing else."""
+    together = combination({**settings, "methods": ["local", "partial-averaging", "full-averaging", "fedavg"]})
+    assert problems_of(together) == []
+    for method in together.methods:
+        federation = used_by(method, together.federation)
+        assert problems_of(Combination.of(federation, PEERS)) == []
+        kept = federation.model_copy(update={"learning": federation.learning.model_copy(update={"algorithm": "any"})})
+        asked = together.federation
+        asked = asked.model_copy(update={"learning": asked.learning.model_copy(update={"algorithm": "any"})})
+        assert (kept != asked) == (method.name in lost), method
 
 
 def test_a_rule_is_not_asked_about_what_is_wrong_by_itself() -> None:

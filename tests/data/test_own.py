@@ -809,6 +809,8 @@ def test_a_function_of_ones_own_gives_the_data(module: str) -> None:
         ("my_wards", "write package.module:function"),
         ("my_wrads:pair", "on PYTHONPATH"),
         ("my_broken:pair", "importing my_broken failed: ZeroDivisionError"),
+        ("my_broken.py:pair", "my_broken.py is a file; write the module's name, as my_broken:pair"),
+        ("./own/code.py:pair", "./own/code.py is a file; write the module's name, as own.code:pair"),
         ("my_wards:pear", "has no function pear"),
         ("my_wards:value", "has no function value"),
         ("my_wards:needs", "calling it without arguments failed: TypeError"),

@@ -82,6 +82,14 @@ def test_the_default_graph_fits_few_peers(tmp_path: Path) -> None:
     assert list(settling.settle(tmp_path / "made", made, parse_choice(METHOD), "cpu")) == ["peer1", "peer2", "peer3"]
 
 
+def test_an_algorithm_that_averages_nothing_is_compared_with_one_whose_slices_have_gossip_of_their_own(
+    tmp_path: Path,
+) -> None:
+    model = {"neurons": {"input": "all", "output": "all"}, "gossip": {"every": 2}, "outer": "nesterov"}
+    made = worlds.world(worlds.federation(partial_models={"everyone": model}, simulation__peers=2))
+    assert [*settling.settle(tmp_path / "made", made, parse_choice("local"), "cpu")] == ["peer1", "peer2"]
+
+
 def test_a_killed_peer_is_named_and_started_again_and_nothing_is_lost(tmp_path: Path) -> None:
     made = world()
     seen: list[tuple[str, str]] = []
