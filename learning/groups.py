@@ -80,11 +80,14 @@ def plan_for(
     networks: NetworkMap | Mapping[str, NetworkMap],
     peers: Sequence[str],
     algorithm: Choice,
+    *,
+    me: str | None = None,
 ) -> Plan:
     """Return the plan of who averages what under this algorithm, from the networks alone, without data.
 
     Args:
         networks: the network that all peers have, or each peer's.
+        me: the peer that plans, if it knows its own network only. Others whose models do not fit that have another.
 
     Raises:
         SlicingError: the partial models do not fit the networks.
@@ -100,7 +103,7 @@ def plan_for(
     elif method.models is not None:
         models = method.models(first)
     graph = ModelGraph(models)
-    assignments = assign_all(networks, graph)
+    assignments = assign_all(networks, graph, me)
     if federation.learning.buffers == "local":
         assignments = _with_local_norms(assignments, networks)
     plan = compile_plan(networks, graph, assignments, cross_model=method.cross_model)

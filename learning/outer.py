@@ -37,14 +37,15 @@ def takes_outer_steps(federation: FederationSettings) -> bool:
 
 
 def outer_rules(plan: Plan, federation: FederationSettings) -> OuterRules | None:
-    """Return the outer steps of a plan's peers, numbered in the order of their ids; None: nobody takes any."""
+    """Return the outer steps of the peers whose networks a plan knows, numbered in the order of their ids; None: nobody
+    takes any."""
     found = dict(_rules(plan, federation))
     if not found:
         return None
     rules = list(dict.fromkeys(found.values()))
     kinds: dict[tuple[int, ...], tuple[int, NDArray[np.int8]]] = {}
     kind_P = []
-    for peer in sorted(plan.peers):
+    for peer in sorted(plan.local):
         groups = plan.groups_of(peer)
         # Peers of one kind share their arrays of indices (`compile_plan`).
         key = tuple(id(group.indices[peer]) for group in groups)

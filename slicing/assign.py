@@ -59,8 +59,12 @@ def assign(network: NetworkMap, graph: ModelGraph, peer: str) -> Assignment:
     return Assignment(tuple(owners), tuple(indices), tensors)
 
 
-def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[str, Assignment]:
+def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph, me: str | None = None) -> dict[str, Assignment]:
     """Assign the neurons of all peers; peers with the same network and the same models share one `Assignment`.
+
+    Args:
+        me: the peer that assigns, if it knows its own network only: other peers whose models do not fit that have
+            another, and no `Assignment`.
 
     Raises:
         SlicingError: as `assign`; where the peers' networks differ, each line says whose network it is about.
@@ -73,12 +77,14 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph) -> dict[st
         try:
             known[key] = assign(networks[peer], graph, peer)
         except SlicingError as error:
+            if me is not None and kind[me] != key:
+                continue
             if not differ:
                 raise
             mistakes += [f"{line} (in the network of {peer})" for line in str(error).splitlines()]
     if mistakes:
         raise SlicingError("\n".join(mistakes))
-    return {peer: known[key] for peer, key in kind.items()}
+    return {peer: known[key] for peer, key in kind.items() if key in known}
 
 
 def _wishes(

@@ -38,8 +38,9 @@ class Group:
         id: the model's name, or `a+b` for the weights between two unrelated models.
         models: the models' names, sorted.
         members: ids of the peers that take part, two or more, in the order of the plan's peers.
-        length: D.
-        indices: for each member (D,) int64 into its flat vector; the order of scalars is the same for all.
+        length: D; 0 if the networks of all members are unknown.
+        indices: for each member whose network is known (D,) int64 into its flat vector; the order of scalars is the
+            same for all.
         digest: hex BLAKE2b of the identities of the D scalars; two peers with the same digest may average.
     """
 
@@ -58,7 +59,7 @@ class Plan:
     Attributes:
         peers: ids of all peers.
         groups: averaging groups in canonical order.
-        local: for each peer int64 indices into its flat vector.
+        local: for each peer whose network is known int64 indices into its flat vector.
         graph, assignments: the inputs of the compilation, kept for drawing.
         vectors: number of vectors that a peer averages; they lie one after the other and are cut alike (`widened`).
         named: whether its models are those that the user named, who may have said how each is averaged.
@@ -89,7 +90,8 @@ def compile_plan(
     Args:
         networks: each peer's network; peers with equal networks should share one object, so that the work is done once.
         graph: the partial models.
-        assignments: each peer's assignment of neurons to models; default: by the models' claims (`assign_all`).
+        assignments: each peer's assignment of neurons to models; default: by the models' claims (`assign_all`). The
+            networks of peers without one are unknown, and are taken to have the slices that the others have.
         cross_model: use Algorithm 2 instead of Algorithm 1.
 
     Raises:
@@ -99,7 +101,7 @@ def compile_plan(
     peers = tuple(networks)
     implementers = graph.implementers(peers)
     assignments = assign_all(networks, graph) if assignments is None else assignments
-    kind = {peer: (id(networks[peer]), id(assignments[peer]), graph.implemented(peer)) for peer in peers}
+    kind = {peer: (id(networks[peer]), id(assignments[peer]), graph.implemented(peer)) for peer in assignments}
     one_of_kind = {each: peer for peer, each in kind.items()}
     mistakes = [_unclaimed(networks[peer], assignments[peer]) for peer in one_of_kind.values()]
     if any(mistakes):
@@ -108,23 +110,28 @@ def compile_plan(
 
     groups: list[Group] = []
     taken: dict[_Kind, list[Indices]] = {each: [] for each in sliced}
-    for models in _candidates(graph, sliced.values(), cross_model):
+    unknown = [graph.implemented(peer) for peer in peers if peer not in assignments]
+    for models in _candidates(graph, sliced.values(), unknown, cross_model):
         members = tuple(peer for peer in peers if all(peer in implementers[model] for model in models))
         if len(members) < 2:
             continue
-        first = sliced[kind[members[0]]].under(models)
-        for peer in members[1:]:
-            _compare("+".join(models), members[0], first, peer, sliced[kind[peer]].under(models))
+        slices = {peer: sliced[kind[peer]].under(models) for peer in members if peer in kind}
+        if not slices:
+            groups.append(Group("+".join(models), models, members, 0, {}, ""))
+            continue
+        one, first = next(iter(slices.items()))
+        for peer, each in slices.items():
+            _compare("+".join(models), one, first, peer, each)
         if not len(first.index_D):
             continue
-        indices = {peer: sliced[kind[peer]].under(models).index_D for peer in members}
+        indices = {peer: each.index_D for peer, each in slices.items()}
         groups.append(Group("+".join(models), models, members, len(first.index_D), indices, first.digest))
-        for each in {kind[peer] for peer in members}:
-            taken[each].append(sliced[each].under(models).index_D)
+        for same in {kind[peer] for peer in slices}:
+            taken[same].append(sliced[same].under(models).index_D)
 
     # Peers of one kind implement the same models, so they have the same groups and the same local scalars.
     local = {each: _rest(networks[peer].n, taken[each]) for each, peer in one_of_kind.items()}
-    return Plan(peers, tuple(groups), {peer: local[kind[peer]] for peer in peers}, graph, assignments)
+    return Plan(peers, tuple(groups), {peer: local[kind[peer]] for peer in kind}, graph, assignments)
 
 
 def widened(plan: Plan, vectors: int, n: int) -> Plan:
@@ -206,9 +213,15 @@ def _unclaimed(network: NetworkMap, assignment: Assignment) -> list[str]:
     ]
 
 
-def _candidates(graph: ModelGraph, sliced: Iterable[_Sliced], cross_model: bool) -> list[tuple[str, ...]]:
-    """Return the sets of models under which scalars may be averaged, each sorted, single models first."""
+def _candidates(
+    graph: ModelGraph, sliced: Iterable[_Sliced], unknown: Iterable[Iterable[str]], cross_model: bool
+) -> list[tuple[str, ...]]:
+    """Return the sets of models under which scalars may be averaged, each sorted, single models first.
+
+    Of peers whose networks are unknown these are their models.
+    """
     sets = {tuple(sorted(models)) for each in sliced for models in each.sets}
+    sets |= {(model,) for models in unknown for model in models}
     rank = {name: at for at, name in enumerate(graph.order)}
     chosen = [models for models in sets if len(models) == 1 or cross_model]
     return sorted(chosen, key=lambda models: (len(models), [rank[name] for name in models]))

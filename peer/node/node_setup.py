@@ -131,7 +131,7 @@ def setup_of(
 
     def peer_groups_of(roster: Roster) -> PeerGroups:
         peers = {entry.id: entry.models for entry in roster.entries}
-        plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), chosen)
+        plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), chosen, me=me)
         mine = peer_plan(plan, me).groups
         elsewhere = {group.id: group for group in plan.groups if group.id not in mine}
         if found.served:
@@ -191,9 +191,9 @@ def outer_rules_of(assembly: Assembly, roster: Roster, me: str, algorithm: Choic
     if not takes_outer_steps(federation):
         return None
     peers = {entry.id: entry.models for entry in roster.entries}
-    plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), algorithm)
+    plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), algorithm, me=me)
     found = outer_rules(plan, federation)
-    return None if found is None else found.alone(sorted(peers).index(me))
+    return None if found is None else found.alone(sorted(plan.local).index(me))
 
 
 def _at(urls: Sequence[str], roster: Roster) -> frozenset[str]:
@@ -221,7 +221,7 @@ def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text:
         if wrong := problems_of(Combination.of(new, PEERS)):
             return "; ".join(f"{each.dotted}: {each.text}" for each in wrong)
         plan_now, plan_then = (
-            plan_for(enrolled(each, peers), assembly.network, tuple(peers), algorithm)
+            plan_for(enrolled(each, peers), assembly.network, tuple(peers), algorithm, me=me)
             for each in (assembly.options, new)
         )
         known, then = peer_plan(plan_now, me).groups, peer_plan(plan_then, me).groups

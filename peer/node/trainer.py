@@ -143,7 +143,8 @@ class LocalTrainer(Training):
 
             self.served = ServerSide.of(local_task, self.algorithm, among, begun, peers, patience)
         elif not self._optimizer_only:
-            self._dry_run(begun, plan_for(local_task.assembly.federation, local_task.assembly.network, peers, method))
+            assembly = local_task.assembly
+            self._dry_run(begun, plan_for(assembly.federation, assembly.network, peers, method, me=local_task.peer))
 
     @property
     def spec(self) -> AlgorithmSpec | None:
@@ -208,7 +209,8 @@ class LocalTrainer(Training):
         local_task, received = self.local_task, self.algorithm.start_averaged(self._start_n.to(self.local_task.device))
         trained, _ = self.algorithm.train(begun, received, small(local_task.batches(1)), [local_task.key(1)])
         for group in plan.groups:
-            self.algorithm.weights(trained, group.indices[group.members[0]])
+            for index_D in [*group.indices.values()][:1]:
+                self.algorithm.weights(trained, index_D)
 
     def _stored(self, state: Any) -> Tensor:
         """Return a training state as the node stores it, (k,)."""

@@ -21,6 +21,7 @@ from fedpeer.learning.models import load_model
 from fedpeer.networks.registry import mlp
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.network.engine import NetworkEngine
+from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.processes.engine import ProcessesEngine, _packages
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.models import SlicingError
@@ -137,6 +138,27 @@ def test_whole_peers_have_the_same_numbers(settings: dict[str, Any]) -> None:
         assert relative(whole.x_Pn, running.x_Pn) < PARITY
         assert scores == [pytest.approx(each, rel=PARITY) for each in running.evaluate()]
         assert whole.disagreement() == pytest.approx(running.disagreement(), rel=1e-3, abs=1e-6)
+
+
+#: Room for a pair's slice in the pair's own networks only: peer1 and peer4.
+TIGHT = {"networks": {"pair": "mlp:64+20+10", "peer2": "mlp:64+7+10"}, "network": "mlp:64+8+10"}
+
+
+@pytest.mark.parametrize("outer", ["none", "nesterov:0.7"])
+def test_a_slice_need_not_fit_the_network_of_who_does_not_share_it(outer: str) -> None:
+    """A peer knows its own network only; how large those of others are follows from what they share."""
+    made = different(**TIGHT, learning__outer=outer)
+    with NetworkEngine(made, parse_choice("partial-averaging")) as whole:
+        for _ in range(3):
+            whole.step()
+        whole.evaluate()
+        assert relative(whole.x_Pn, played(made, 3)) < PARITY
+    setups = NodeFactory.of(made, parse_choice("partial-averaging")).setups
+    small, large = setups["peer3"].peer_groups, setups["peer1"].peer_groups
+    assert {id: group.members for id, group in small.elsewhere.items()} == {"pair": tuple(PAIR)}
+    assert small.groups["everyone"].members == large.groups["everyone"].members == made.peers
+    assert small.groups["everyone"].digest == large.groups["everyone"].digest
+    assert large.groups["pair"].members == tuple(PAIR)
 
 
 @pytest.mark.slow

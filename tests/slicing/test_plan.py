@@ -255,6 +255,25 @@ def test_two_peers_who_compile_alone_agree_on_the_digest_and_on_the_order() -> N
     assert compile_plan(NETWORKS, fewer).groups[0].digest != small.groups[0].digest
 
 
+def test_a_peer_alone_with_its_network_has_the_groups_of_a_plan_that_knows_all_networks() -> None:
+    """Of groups in which it is not, it knows the members where their slices do not fit its own network."""
+    base = PartialModel("base", neurons={"input": "all", "0": 4, "2": 2})
+    graph = ModelGraph([base, PartialModel("big", ("base",), {"0": 4}, members=("p1", "p4"))])
+    whole = compile_plan({**NETWORKS, "p3": NETWORKS["p2"], "p1": NETWORKS["p4"]}, graph)
+    for me, network in (("p2", NETWORKS["p2"]), ("p4", NETWORKS["p4"])):
+        networks = dict.fromkeys(PEERS, network)
+        own = compile_plan(networks, graph, assign_all(networks, graph, me))
+        found, wanted = ({group.id: group for group in plan.groups} for plan in (own, whole))
+        assert {id: each.members for id, each in found.items()} == {id: each.members for id, each in wanted.items()}
+        for group in whole.groups_of(me):
+            assert (found[group.id].digest, found[group.id].length) == (group.digest, group.length)
+            np.testing.assert_array_equal(found[group.id].indices[me], group.indices[me])
+        np.testing.assert_array_equal(own.local[me], whole.local[me])
+    small = dict.fromkeys(PEERS, NETWORKS["p2"])
+    with pytest.raises(SlicingError, match=r"base 4 \+ big 4 = 8 neurons are claimed, but 0 has 5"):
+        assign_all(small, graph, "p1")
+
+
 def test_a_module_can_be_owned_whole_and_is_what_its_layer_holds() -> None:
     network = trace(Bilinear(), torch.zeros(1, 5))
     networks = dict.fromkeys(("a", "b", "c"), network)
