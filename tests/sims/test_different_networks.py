@@ -141,7 +141,7 @@ def test_whole_peers_have_the_same_numbers(settings: dict[str, Any]) -> None:
 
 
 #: Room for a pair's slice in the pair's own networks only: peer1 and peer4.
-TIGHT = {"networks": {"pair": "mlp:64+20+10", "peer2": "mlp:64+7+10"}, "network": "mlp:64+8+10"}
+TIGHT: dict[str, Any] = {"networks": {"pair": "mlp:64+20+10", "peer2": "mlp:64+7+10"}, "network": "mlp:64+8+10"}
 
 
 @pytest.mark.parametrize("outer", ["none", "nesterov:0.7"])
