@@ -180,7 +180,9 @@ class PartialModelSettings(Strict):
         description='for each part, or a pattern such as "*.lora_A", a number of neurons, "all", or a list of indices; '
         '"all" alone: all parts',
     )
-    modules: list[str] = Field(default=[], description="names of modules that it owns whole, sliceable or not")
+    modules: list[str] = Field(
+        default=[], description='names of modules that it owns whole, sliceable or not, or patterns such as "*.norm"'
+    )
     parameters: list[str] = Field(
         default=[], description='names of parameters that it owns whole, or patterns such as "*.bias"'
     )

@@ -54,7 +54,7 @@ class PartialModel:
         depends_on: names of models; the models that these depend on are included.
         neurons: for each part (or `output`, the part that ends the network), or for a pattern of parts' names such as
             "*.lora_A", a `Claim`; "all": everything free in every part and every module.
-        modules: dotted names of modules, or single parameters, that the model owns whole.
+        modules: dotted names of modules, or single parameters, that the model owns whole, or patterns such as "*.norm".
         parameters: names of parameters that the model owns whole, or patterns such as "*.bias"; they are stronger than
             modules, as modules are stronger than neurons.
         members: ids of the peers that implement it.

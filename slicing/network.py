@@ -13,6 +13,7 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import accumulate
 from typing import Literal
 
 import numpy as np
@@ -165,10 +166,13 @@ class NetworkMap:
     def module_tensors(self, name: str) -> tuple[int, ...]:
         """Return the indices of the tensors of that module and its submodules, or of the one parameter of that name.
 
+        A pattern, such as "*.lora_A", names all modules and parameters whose names match.
+
         Raises:
             SlicingError: the network has no parameters under that name.
         """
-        found = tuple(i for i, tensor in enumerate(self.tensors) if f"{tensor.name}.".startswith(f"{name}."))
+        above = (accumulate(tensor.name.split("."), "{}.{}".format) for tensor in self.tensors)
+        found = tuple(i for i, names in enumerate(above) if any(fnmatch.fnmatchcase(each, name) for each in names))
         if not found:
             modules = {tensor.module for tensor in self.tensors} | {tensor.name for tensor in self.tensors}
             raise SlicingError(

@@ -70,6 +70,7 @@ def test_only_models_that_the_peer_implements_claim() -> None:
         ([model("a", {"1": 1, "output": 1})], '"output" is "1"; name it once'),
         ([model("a", "all"), model("b", {"0": "all"})], 'a and b both claim "all" of 0'),
         ([model("a", {"0": (0, 1)}), model("b", {"0": 5})], "2 of them are listed by index"),
+        ([PartialModel("a", modules=("*.norm",))], 'partial_models.a.modules: the network has no module "\\*.norm"'),
         ([PartialModel("a", modules=("5",))], 'partial_models.a.modules: the network has no module "5"'),
         ([PartialModel("a", modules=("0",)), PartialModel("b", modules=("0.bias",))], "0.bias is claimed by a too"),
         ([PartialModel("local", modules=("0",)), PartialModel("b", modules=("0",))], "claimed by local too"),

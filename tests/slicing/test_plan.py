@@ -274,6 +274,22 @@ def test_a_peer_alone_with_its_network_has_the_groups_of_a_plan_that_knows_all_n
         assign_all(small, graph, "p1")
 
 
+def test_modules_are_named_or_match_a_pattern() -> None:
+    block = nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))
+    network = trace(nn.Sequential(block, nn.Sequential(nn.Linear(3, 3), nn.LayerNorm(3))), torch.zeros(1, 3))
+    networks = {"a": network, "b": network}
+
+    def shared(*modules: str) -> list[str]:
+        plan = compile_plan(networks, ModelGraph([PartialModel("m", modules=modules)]))
+        held = set(plan.groups[0].indices["a"])
+        return [each.name for each in network.tensors if held.issuperset(range(each.span.start, each.span.stop))]
+
+    assert shared("0") == ["0.0.weight", "0.0.bias", "0.1.weight", "0.1.bias"]
+    assert shared("*.1") == ["0.1.weight", "0.1.bias", "1.1.weight", "1.1.bias"]
+    assert shared("*.0.weight", "1.1") == ["0.0.weight", "1.0.weight", "1.1.weight", "1.1.bias"]
+    assert shared("0*") == shared("0")
+
+
 def test_a_module_can_be_owned_whole_and_is_what_its_layer_holds() -> None:
     network = trace(Bilinear(), torch.zeros(1, 5))
     networks = dict.fromkeys(("a", "b", "c"), network)
