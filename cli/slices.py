@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -119,7 +119,7 @@ def drawing(found: SliceDescription) -> list[RenderableType]:
     colour = {model.name: COLOURS[number % len(COLOURS)] for number, model in enumerate(found.models)}
     drawn: list[RenderableType] = [_tree(found, colour)]
     for kind in found.kinds[:KINDS_MAX]:
-        drawn += [_title(kind), _parts(kind, colour)]
+        drawn += [_title(kind), _parts(kind, colour), *_whole(kind, colour)]
     if len(found.kinds) > KINDS_MAX:
         drawn.append(f"... and {len(found.kinds) - KINDS_MAX} more kinds of peers")
     return [*drawn, _groups(found)]
@@ -178,6 +178,14 @@ def _parts(kind: KindShape, colour: dict[str, str]) -> Table:
             words.append(f"[dim]local {local:,}[/]")
         table.add_row(escape(part.name), f"{part.size:,}", bar, ", ".join(words))
     return table
+
+
+def _whole(kind: KindShape, colour: dict[str, str]) -> Iterator[RenderableType]:
+    """Yield a line for each model, or what stays local, that owns tensors whole."""
+    from rich.markup import escape
+
+    for model, words in kind.whole_tensors().items():
+        yield f"[{colour.get(model, 'dim')}]{escape(model)}[/] owns whole: {escape(words)}"
 
 
 def _groups(found: SliceDescription) -> Table:

@@ -13,7 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpeer.slicing.models import ModelGraph
+from fedpeer.slicing.assign import LOCAL_INDEX
+from fedpeer.slicing.models import LOCAL, ModelGraph
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan
 
@@ -57,12 +58,23 @@ class PartShape:
 
 @dataclass(frozen=True)
 class KindShape:
-    """Peers with the same network and the same models; `local` of their n scalars are not averaged."""
+    """Peers with the same network and the same models; `local` of their n scalars are not averaged.
+
+    `whole` has the names of the tensors that a model, or `local`, owns whole, whatever their neurons.
+    """
 
     peers: tuple[str, ...]
     n: int
     local: int
     parts: tuple[PartShape, ...]
+    whole: Mapping[str, tuple[str, ...]]
+
+    def whole_tensors(self) -> dict[str, str]:
+        """Return by model what it owns whole, in a few words."""
+        return {
+            model: f"{names[0]} and {len(names) - 1} more" if len(names) > 2 else " and ".join(names)
+            for model, names in self.whole.items()
+        }
 
 
 @dataclass(frozen=True)
@@ -97,7 +109,12 @@ def describe_slices(plan: Plan, networks: NetworkMap | Mapping[str, NetworkMap])
             PartShape(part.name, part.size, _counts(plan.graph, owner))
             for part, owner in zip(network.parts, assignment.model_of_neuron, strict=True)
         )
-        kinds.append(KindShape(tuple(peers), network.n, len(plan.local[peers[0]]) // plan.vectors, parts))
+        whole: dict[str, tuple[str, ...]] = {}
+        for tensor, model in sorted(assignment.model_of_tensor.items()):
+            owner_name = LOCAL if model == LOCAL_INDEX else plan.graph.order[model]
+            whole[owner_name] = (*whole.get(owner_name, ()), network.tensors[tensor].name)
+        local = len(plan.local[peers[0]]) // plan.vectors
+        kinds.append(KindShape(tuple(peers), network.n, local, parts, whole))
     groups = tuple(
         GroupShape(
             group.id,
@@ -215,4 +232,10 @@ def _kind(kind: KindShape, colour: Mapping[str, str], y: float) -> tuple[list[st
         )
         owned = sum(part.owned.values())
         drawn.append(_text(_WIDTH - 1, y + 12, f"{owned} of {part.size} shared", "end"))
+    for model, words in kind.whole_tensors().items():
+        y += _LINE
+        drawn.append(_text(0, y + 12, "whole tensors"))
+        if model in colour:
+            drawn.append(f'<rect x="{left}" y="{y:.1f}" width="16" height="16" fill="{colour[model]}"/>')
+        drawn.append(_text(left + 24, y + 12, _short(f"{model}: {words}", 80)))
     return drawn, y + 16

@@ -42,6 +42,17 @@ def test_sizes_members_and_shares_are_those_of_the_plan() -> None:
     assert json.loads(json.dumps(found.to_json()))["groups"][0]["id"] == "everyone"
 
 
+def test_what_is_owned_whole_is_named_beside_the_neurons() -> None:
+    models = [PartialModel("everyone", neurons={"output": "all"}, parameters=("*.bias",))]
+    own = PartialModel("local", modules=("0.weight",))
+    found = describe_slices(compile_plan(dict.fromkeys("ab", NETWORK), ModelGraph([*models, own])), NETWORK)
+    (kind,) = found.kinds
+    assert kind.whole == {"local": ("0.weight",), "everyone": ("0.bias", "1.bias")}
+    assert kind.whole_tensors() == {"local": "0.weight", "everyone": "0.bias and 1.bias"}
+    text = [*ET.fromstring(slices_svg(found)).itertext()]
+    assert text[-4:] == ["whole tensors", "local: 0.weight", "whole tensors", "everyone: 0.bias and 1.bias"]
+
+
 def test_the_picture_is_well_formed_and_names_everything() -> None:
     svg = slices_svg(describe_slices(PLAN, dict.fromkeys(PLAN.peers, NETWORK)))
     drawing = ET.fromstring(svg)
