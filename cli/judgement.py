@@ -118,15 +118,15 @@ def judgement_of(model: Model, x: NDArray[np.generic], y: NDArray[np.generic], w
     if problems:
         raise ConfigError("the command line", problems)
     task = model.card.shape.task
-    if task == "completion":
-        return Judgement()
     metrics = metrics_of(wanted or [Choice(name) for name in ANSWER_METRICS[task]], task, imported)
+    if not metrics:
+        return Judgement()
     answers = model.answers(x)
     found = answer_scores(metrics, y, answers)
     if found.failed:
         failed = [ConfigProblem((), f"{name} failed: {why}", "--metrics") for name, why in found.failed.items()]
         raise ConfigError("the command line", failed)
-    if task == "regression":
+    if task not in ("classification", "multi-label"):
         return Judgement(metrics=found.values)
     classes = model.card.classes or tuple(map(str, range(answers.shape[1])))
     judged = Judgement(metrics=found.values, classes=classes, by_class=class_scores(y, answers))

@@ -14,7 +14,7 @@ app = typer.Typer(help="List, show and compare runs; rewrite a report.", no_args
 _Out = Annotated[
     Path | None, typer.Option(help="Folder of runs; default $FEDPEER_RUNS or fedpeer-runs.", show_default=False)
 ]
-_RUN_HELP = "A run's id, its beginning, or last."
+_RUN_HELP = "A run's id, its beginning, its folder, or last."
 
 #: Columns of a terminal that has room for sizes.
 _WIDE = 100

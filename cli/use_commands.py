@@ -37,7 +37,7 @@ _Which = Literal["last", "best"]
 RUN = "For a run"
 
 Where = Annotated[
-    str, typer.Argument(metavar="MODEL", help="A peer's file or state folder, or a run: its id, or last.")
+    str, typer.Argument(metavar="MODEL", help="A peer's file or state folder, or a run: its id or folder, or last.")
 ]
 _Method = Annotated[str, typer.Option(metavar="NAME", help="Algorithm that trained it.", rich_help_panel=RUN)]
 Peer = Annotated[

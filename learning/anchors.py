@@ -57,7 +57,7 @@ def anchored_network(choice: Choice, folder: Path) -> Choice:
     for name, digest in PATHS.items():
         if path := getattr(chosen, name):
             settings[name] = str(located(path, folder))
-            settings[digest] = folder_digest(Path(settings[name]))
+            settings[digest] = folder_digest(Path(settings[name]), "model" if name == "path" else name)
     return Choice(choice.name, settings.pop("path"), settings)
 
 

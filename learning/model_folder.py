@@ -7,12 +7,16 @@ from pathlib import Path
 
 from fedpeer.networks.registry import NetworkError
 
+_AN = {"model": "a model", "adapter": "an adapter"}
 #: Settings that say nothing about the network.
 _BESIDE = ("tokenizer_config.json", "generation_config.json")
 
 
-def folder_digest(folder: Path) -> str:
+def folder_digest(folder: Path, what: str = "model") -> str:
     """Return the hex BLAKE2b-128 of what a folder says about the network: settings and parameters.
+
+    Args:
+        what: "model" or "adapter".
 
     Raises:
         NetworkError: it has no settings or no parameters, or a file cannot be read.
@@ -20,9 +24,10 @@ def folder_digest(folder: Path) -> str:
     settings = [each for each in sorted(folder.glob("*config.json")) if each.name not in _BESIDE]
     tensors = sorted(folder.glob("*.safetensors"))
     if not settings:
+        missing = folder / ("config.json" if what == "model" else "adapter_config.json")
         raise NetworkError(
-            f"network hf: there is no {folder / 'config.json'}; name the folder of a model, into which it was saved "
-            "with save_pretrained"
+            f"network hf: there is no {missing}; name the folder of {_AN[what]}, into which it was saved with "
+            "save_pretrained"
         )
     if not tensors:
         raise NetworkError(

@@ -99,7 +99,7 @@ def _check_folder(folder: Path, chosen: PretrainedNetwork, shape: DataShape) -> 
 
 def _check_digest(path: str, digest: str, what: str) -> None:
     """Check that a folder can be read, and that it is the one that a digest was made of; "": none was."""
-    if folder_digest(Path(path)) != digest and digest:
+    if folder_digest(Path(path), what) != digest and digest:
         raise NetworkError(
             f"network hf: the {what} in {path} is not the one that this network was trained with; restore it, or train "
             "again"

@@ -82,11 +82,14 @@ class RunFolder:
 
     @classmethod
     def open(cls, root: Path, run_id: str) -> RunFolder:
-        """Return the run with that id, or whose id alone begins with `run_id`, or the latest run for "last".
+        """Return the run with that id, or whose id alone begins with `run_id`, or the latest run for "last"; or the run
+        whose folder has that path.
 
         Raises:
             RunError: there is no such run, or several; the message lists similar ids.
         """
+        if run_id and (Path(run_id) / "run.json").is_file():
+            return cls(Path(run_id))
         known = folders(root)
         if not known:
             raise RunError(f"there are no runs in {root}; start one with fedpeer simulate, or name a folder with --out")

@@ -340,6 +340,33 @@ def others(): return of(("a", "b", "c", "d"), np.arange(60))
 """
 
 
+TEXTS_OF_ONES_OWN = """
+import numpy as np
+import fedpeer
+
+def texts():
+    x = np.random.default_rng(0).integers(0, 7, (40, 6))
+    y = np.roll(x, -1, 1)
+    return fedpeer.Dataset(name="texts", x=x, y=y, task="next-token", input_kind="tokens", vocabulary=7)
+"""
+
+
+@pytest.mark.slow
+def test_a_model_of_next_tokens_has_a_score_and_a_loss(
+    fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Precision, confusion and the like are for one answer to an example."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    Path("evaluated_texts.py").write_text(TEXTS_OF_ONES_OWN)
+    network = "transformer,width=8,heads=2,layers=1,causal=true"
+    assert fedpeer("simulate", "--dataset", "python:evaluated_texts:texts", *TRAINED, "--network", network).code == 0
+    own = ["evaluate", *OF_PEER1, "--allow-python", "evaluated_texts"]
+    found = json.loads(fedpeer(*own, "--json").out)
+    assert (0 <= found["accuracy"] <= 1, found["metrics"], "confusion" in found) == (True, {}, False)
+    refused = fedpeer(*own, "--metrics", "auc")
+    assert (refused.code, "the data ask for next-token" in " ".join(refused.err.split())) == (2, True)
+
+
 @pytest.mark.slow
 def test_classes_are_those_of_their_names_in_whatever_order(
     fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

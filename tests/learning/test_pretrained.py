@@ -16,6 +16,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.pretrained import pretrained_network
 from fedpeer.learning.adapter_files import adapters_in
+from fedpeer.learning.anchors import anchored_network
 from fedpeer.learning.assembly import DataShape, assemble, build_network
 from fedpeer.learning.pretrained import PretrainedModel, build_pretrained, export_adapter, export_pretrained
 from fedpeer.networks.registry import NetworkError
@@ -323,6 +324,10 @@ class TestMistakes:
         (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
         with pytest.raises(NetworkError, match="use_dora is True, which is not supported"):
             built(models / "roberta", f",adapter={tmp_path}")
+
+    def test_of_an_adapter_that_is_not_there(self, models: Path, tmp_path: Path) -> None:
+        with pytest.raises(NetworkError, match=r"there is no .*nowhere/adapter_config.json; .* of an adapter"):
+            anchored_network(parse_choice(f"hf:{models / 'bert'},adapter=nowhere"), tmp_path)
 
     def test_no_adapters_to_export(self, models: Path, tmp_path: Path) -> None:
         with pytest.raises(NetworkError, match="no adapters"):

@@ -70,6 +70,7 @@ def test_a_run_is_found_by_id_by_the_beginning_of_its_id_and_as_last(tmp_path: P
     assert RunFolder.open(tmp_path, first.id).path == first.path
     assert RunFolder.open(tmp_path, second.id[:-1]).path == second.path
     assert RunFolder.open(tmp_path, "last").id == second.id
+    assert RunFolder.open(tmp_path / "elsewhere", f"{first.path}/").id == first.id
     with pytest.raises(RunError, match="several runs begin with") as several:
         RunFolder.open(tmp_path, "2")
     assert first.id in str(several.value)
