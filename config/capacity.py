@@ -5,7 +5,7 @@ the two share, in one Hello. Both have to fit into the metadata of a message, wh
 accompany the names. So the worst case of a federation is measured before anything is started. The vector engine sends
 no messages, so nothing is measured for it.
 
-Imports no torch, because files are checked without it. The decoder (`fields.py`, `codec.py`) uses the same limits.
+Imports no torch, because files are checked without it. The decoder (`wire_types.py`, `codec.py`) uses the same limits.
 """
 
 from __future__ import annotations

@@ -221,6 +221,18 @@ def names_within(node: ast.AST) -> Iterator[str]:
                 yield each.id
 
 
+def test_modules_that_are_named_in_words_exist() -> None:
+    files = [each for room in ROOMS for each in sources(room)]
+    known = {f"/{path.relative_to(ROOT)}" for path in [*(each.path for each in files), *ROOT.glob("tests/**/*.py")]}
+    wrong = [
+        f"{each.path.relative_to(ROOT)} {name}"
+        for each in files
+        for name in re.findall(r"`([\w/]+\.py)`", each.text)
+        if not any(path.endswith(f"/{name}") for path in known)
+    ]
+    assert not wrong
+
+
 def test_docstrings_name_parameters_and_attributes_that_exist() -> None:
     """A renaming has to reach the lists in docstrings, too."""
     trees = {each.path: each.tree for room in (*ROOMS, "fedpeer") for each in sources(room)}
