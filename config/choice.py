@@ -22,6 +22,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+#: Letters of a name's beginning that tell which one is meant.
+_BEGINNING_MIN = 3
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
@@ -157,13 +159,16 @@ def side_by_side(text: str) -> list[str]:
 def nearest_name(name: str, known: Sequence[str]) -> str:
     """Return `did you mean "x"?` with the nearest known name, or the list of known names if none is near.
 
-    Capitals do not matter.
+    Capitals do not matter. The one name that begins like this is nearest.
 
     >>> nearest_name("CSV", ["csv", "npz"])
     'did you mean "csv"?'
+    >>> nearest_name("choco", ["cocoa", "choco-sgd"])
+    'did you mean "choco-sgd"?'
     """
     folded = {each.casefold(): each for each in known}
-    near = difflib.get_close_matches(name.casefold(), folded, n=1)
+    longer = [each for each in folded if len(name) >= _BEGINNING_MIN and each.startswith(name.casefold())]
+    near = longer if len(longer) == 1 else difflib.get_close_matches(name.casefold(), folded, n=1)
     return f'did you mean "{folded[near[0]]}"?' if near else "known: " + ", ".join(sorted(known))
 
 

@@ -203,6 +203,7 @@ def test_lookup_names_the_nearest_choice_or_all() -> None:
     with pytest.raises(ChoiceError, match="known: k-regular, ring"):
         lookup(parse_choice("zzz"), registry, "topology")
     assert nearest_name("rnig", ["ring", "star"]) == 'did you mean "ring"?'
+    assert nearest_name("choco", ["cocoa", "choco-sgd"]) == 'did you mean "choco-sgd"?'
 
 
 @pytest.mark.parametrize(("name", "meant"), [("RING", "ring"), ("Sgd", "SGD"), ("adamw", "AdamW")])
