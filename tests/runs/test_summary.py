@@ -15,7 +15,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from scipy import stats
 
-from fedpeer.runs.summary import count_text, headline, metric_text, score_text, summarise
+from fedpeer.algorithms.registry import ALGORITHMS
+from fedpeer.runs.summary import count_text, headline, metric_text, score_text, spoken, summarise
 from tests.runs.run_factory import row
 
 SCORES = [[0.9, 0.8, 0.7], [0.5, 0.9, 0.7]]  # seeds by peers
@@ -214,3 +215,10 @@ def test_scores_as_people_read_them() -> None:
     assert score_text(4.2149, "error", 0.123) == "4.21 ± 0.12"
     assert score_text(12345.0, "error") == "12,345"
     assert score_text(None, "error") == "–"
+
+
+def test_algorithms_are_written_as_in_their_papers() -> None:
+    """Those of fedpeer's own names are words."""
+    words = {name for name in ALGORITHMS if spoken(name) == name.replace("-", " ")}
+    assert words == {"partial-averaging", "full-averaging", "gradient-tracking"}
+    assert spoken("choco-sgd,share=0.1") == "CHOCO-SGD,share=0.1"
