@@ -118,10 +118,11 @@ def _verdict(claim: Mapping[str, Any]) -> str:
 def _explained(claims: Sequence[Mapping[str, Any]], tests: int) -> str:
     corrected = f", corrected for the {tests} tests of this page (Holm)" if tests > 1 else ""
     held = f"by a two-sided t-test at {100 * ALPHA:.0f} %, paired over seeds{corrected}"
+    first = ", after the mean where a median is shown" if any("(mean " in each["words"] for each in claims) else ""
     sentences = [
         f"*Held*: the numbers favour the claim beyond noise, {held}.",
         "*Within noise*: they favour it, but not so clearly." if any(each.get("noise") for each in claims) else "",
-        "In brackets: 95 % intervals of the mean over seeds, each by itself; also the mean, where a median is shown.",
+        f"In brackets: 95 % intervals of the mean over seeds, each by itself{first}.",
         "p is the corrected one." if any("; p = " in each["words"] for each in claims) else "",
     ]
     return " ".join(filter(None, sentences))
