@@ -92,7 +92,11 @@ def _failed(pages: Sequence[Page]) -> list[str]:
     if not rows:
         return []
     table = "\n".join(["| page | what did not hold | favoured, within noise |", "| :-- | :-- | --: |", *rows])
-    return ["## What did not hold", "Each page has by how much, and what else was tried.", table]
+    return [
+        "## What did not hold",
+        "Each page has by how much, and its notes what else was tried, where anything was.",
+        table,
+    ]
 
 
 def _claims(data: Page, *, noise: bool) -> dict[str, list[str]]:

@@ -8,8 +8,9 @@ first or last cell gets all other cells that the word refers to, and its p-value
 the best of k cells counts, it is multiplied by k, for the choice. One that two numbers agree tells within how many
 points, has both sides tested, and so holds if the whole interval is within them.
 
-All differences are in points: in the unit in which a table shows the column; brackets have the 95 % interval of the
-mean. `more` says whether a larger value is better. A claim about a cell or number that is missing has no verdict.
+All differences are in the unit in which a table shows the column, which is points for scores; brackets have the 95 %
+interval of the mean, unless all runs agree. `more` says whether a larger value is better. A claim about a cell or
+number that is missing has no verdict.
 """
 
 from __future__ import annotations
@@ -157,7 +158,9 @@ def highest(
         more = mine[best].median - theirs[nearest].median
         clear = mine[best].low > max(each.high for each in theirs.values())
         pairs = {other: _differences(results, best, other, column) for other in others}
-        words = _points(more, pairs[nearest]) + _between(best, nearest, len(mine) + len(theirs) > 2)
+        words = _points(more, pairs[nearest], COLUMNS[column].unit) + _between(
+            best, nearest, len(mine) + len(theirs) > 2
+        )
         words += "" if clear or not apart else "; their bars touch"
         held = more > by and (clear or not apart)
         return with_test(held, words, [each - by for each in pairs.values()], len(labels))
@@ -174,7 +177,7 @@ def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperCl
         nearest = min(theirs, key=lambda other: theirs[other].median)
         more = mine - theirs[nearest].median
         pairs = {other: _differences(results, label, other, column) for other in others}
-        words = _points(more, pairs[nearest]) + _between(label, nearest, True)
+        words = _points(more, pairs[nearest], COLUMNS[column].unit) + _between(label, nearest, True)
         return with_test(more < 0, words, [-each for each in pairs.values()])
 
     return PaperClaim(text, _judged(check), (label, *others))
@@ -187,7 +190,8 @@ def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], colum
         pairs = [_pairs(results, line, other, column) for other in others]
         mores = [float(np.median(mine_S) - np.median(theirs_S)) for mine_S, theirs_S in pairs]
         margins = [mine_S - theirs_S for mine_S, theirs_S in pairs]
-        words = f"{_points(min(mores), margins[int(np.argmin(mores))], digits=2)} to the nearest"
+        nearest_S = margins[int(np.argmin(mores))]
+        words = f"{_points(min(mores), nearest_S, COLUMNS[column].unit, digits=2)} to the nearest"
         return with_test(min(mores) > 0, words, margins)
 
     return PaperClaim(text, _judged(check), tuple(label for labels in (line, *others) for label in labels))
@@ -215,7 +219,7 @@ def falls(
             raise _MissingError(f"{start} has nothing to lose")
         lost = 100 * _part(before - after, before, start) if part else before - after
         lost_S = (before_S - after_S) * (100 / before_S if part else 1)
-        unit = f"% of {before:.1f}" if part else "points"
+        unit = f"% of {before:.1f}" if part else COLUMNS[column].unit
         bounds = [(1, least), (-1, most)]
         held = all(limit is None or sign * (lost - limit) > 0 for sign, limit in bounds)
         margins = [sign * (lost_S - limit) for sign, limit in bounds if limit is not None]
@@ -238,7 +242,7 @@ def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[flo
         below = [f"{label} {lack_S.mean():+.1f}" for label, lack_S in lacks.items() if lack_S.mean() < -within]
         least = min(lacks, key=lambda label: float(lacks[label].mean()))
         words = f"{len(lacks)} of {len(labels)} judged, the least: {least} "
-        words += _points(float(lacks[least].mean()), lacks[least])
+        words += _points(float(lacks[least].mean()), lacks[least], COLUMNS[column].unit)
         words += f"; below by more: {', '.join(below)}" if below else ""
         return with_test(not below, words, [lack_S + within for lack_S in lacks.values()])
 
@@ -304,24 +308,26 @@ def _percent(part: float) -> str:
 
 def _number(values_S: _Floats) -> str:
     test = MeanTest.of(values_S)
-    return f"{test.mean:.1f}" if test.p is None else f"{test.mean:.1f} ({test.low:.1f} to {test.high:.1f})"
+    spread = "" if test.p is None or test.low == test.high else f" ({test.low:.1f} to {test.high:.1f})"
+    return f"{test.mean:.1f}{spread}"
 
 
 def _signed(difference_S: _Floats, column: str) -> str:
-    """Return a mean difference and its interval, in points, or in the column's own unit where that is finer."""
-    digits = COLUMNS[column].digits
-    digits, unit = (digits, "") if digits > 2 else (2, " points")
-    return f"{float(difference_S.mean()):+.{digits}f}{unit}{_interval(difference_S, digits)}"
+    """Return a mean difference and its interval in the column's unit."""
+    digits = max(2, COLUMNS[column].digits)
+    return _points(float(difference_S.mean()), difference_S, COLUMNS[column].unit, digits=digits)
 
 
-def _points(difference: float, by_run_S: _Floats, unit: str = "points", *, digits: int = 1) -> str:
-    """Return a difference, and the interval of its mean run by run."""
-    return f"{difference:+.{digits}f} {unit}{_interval(by_run_S, digits)}"
-
-
-def _interval(difference_S: _Floats, digits: int) -> str:
-    test = MeanTest.of(difference_S)
-    return "" if test.p is None else f" ({test.low:+.{digits}f} to {test.high:+.{digits}f})"
+def _points(difference: float, by_run_S: _Floats, unit: str, *, digits: int = 1) -> str:
+    """Return a difference, and the interval of its mean run by run, after that mean if it is another number."""
+    shown, test = f"{difference + 0.0:+.{digits}f}", MeanTest.of(by_run_S)  # -0.0 + 0.0 is 0.0
+    words, mean = f"{shown} {unit}".rstrip(), f"{test.mean + 0.0:+.{digits}f}"
+    if test.p is None:
+        return words
+    if test.low == test.high:
+        return f"{words} in each run"
+    about = "" if mean == shown else f"mean {mean}, "
+    return f"{words} ({about}{test.low:+.{digits}f} to {test.high:+.{digits}f})"
 
 
 def _between(label: str, other: str, named: bool) -> str:

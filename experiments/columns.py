@@ -24,6 +24,7 @@ class Column:
     log      whether a figure's axis is logarithmic
     whole    whether bytes are of all rounds together
     late     whether it is the mean over the last `LATE` rounds
+    unit     unit of differences; "": none
     """
 
     title: str
@@ -36,6 +37,7 @@ class Column:
     log: bool = False
     whole: bool = False
     late: bool = False
+    unit: str = "points"
 
     def values(self, cell: Measured) -> tuple[float, ...] | None:
         """Return the cell's number for each seed, or None if it has none."""
@@ -90,6 +92,7 @@ COLUMNS: Mapping[str, Column] = {
         float,
         meant="area under the ROC curve of the peers' own models, mean over the peers whose test part has both classes",
         digits=3,
+        unit="",
     ),
     "error": Column(
         "error",
@@ -106,6 +109,7 @@ COLUMNS: Mapping[str, Column] = {
             float,
             meant=f"mean loss on the test parts, {words}, in the round that is best on examples kept back",
             digits=4,
+            unit="",
         )
         for name, title, words in (
             ("loss", "log loss", "each peer counted the same"),
@@ -119,6 +123,7 @@ COLUMNS: Mapping[str, Column] = {
         meant="cross-entropy of the next character on the test parts, each peer counted the same, in the round that is "
         "best on examples kept back",
         digits=3,
+        unit="",
     ),
     "sent": Column(
         "MB a round",
@@ -126,6 +131,7 @@ COLUMNS: Mapping[str, Column] = {
         lambda number: number / 1e6,
         meant="all that is said in a round, by all together",
         digits=2,
+        unit="MB",
     ),
     "all": Column(
         "MB of all rounds",
@@ -133,6 +139,7 @@ COLUMNS: Mapping[str, Column] = {
         lambda number: number / 1e6,
         meant="all that is said in the whole run, by all together",
         whole=True,
+        unit="MB",
     ),
     "worst": Column(
         "worst tenth",
@@ -146,6 +153,7 @@ COLUMNS: Mapping[str, Column] = {
         "update bytes",
         lambda number: number / 1e3,
         meant="what a client sends in a round, mean over the clients that were asked",
+        unit="KB",
     ),
     "megabytes": Column(
         "MB in all",
@@ -153,6 +161,7 @@ COLUMNS: Mapping[str, Column] = {
         float,
         meant="what all peers together had sent until the mean accuracy was reached",
         axis="MB sent until then",
+        unit="MB",
     ),
     "seconds": Column(
         "virtual seconds",
@@ -160,6 +169,7 @@ COLUMNS: Mapping[str, Column] = {
         float,
         meant="until all rounds were done, mean over the peers",
         digits=2,
+        unit="virtual seconds",
     ),
     **{
         network: Column(
@@ -170,6 +180,7 @@ COLUMNS: Mapping[str, Column] = {
             digits=3,
             axis=f"seconds by {name}, estimated",
             log=True,
+            unit="s",
         )
         for network, name in (("wifi", "Wi-Fi"), ("lte", "LTE"), ("3g", "3G"))
     },
@@ -181,6 +192,7 @@ COLUMNS: Mapping[str, Column] = {
         digits=2,
         axis="adjusted Rand index",
         most=1.0,
+        unit="",
     ),
     **{
         f"recovered {name}": Column(
@@ -189,6 +201,7 @@ COLUMNS: Mapping[str, Column] = {
             float,
             meant=f"adjusted Rand index of the groups by {name} that were found with those that were hidden",
             digits=2,
+            unit="",
         )
         for name in ("view", "code")
     },

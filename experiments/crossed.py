@@ -248,7 +248,8 @@ CROSSED = Experiment(
         "every fifth round. Test images are the same for all, each seen and called as the peer does. *Told*: one "
         "network of all peers has view and code as eight more inputs of 0 and 1. *Groups found*: `members: alike` "
         "finds who sees and who calls alike after some rounds, and nobody is told it. The first layer is then shared "
-        "by view, the last by code, the middle by all or by code, too. *Recovered*: the adjusted Rand index with the "
-        "hidden groups."
+        "by view, the last by code, the middle by all or by code, too. A line's settings are chosen among its layouts, "
+        "at two rates each: crossed has twelve candidates, by view only eight, FedPer, FedRep and pFedVEM two. "
+        "*Recovered*: the adjusted Rand index with the hidden groups."
     ),
 )

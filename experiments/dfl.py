@@ -67,6 +67,10 @@ _METHODS: Mapping[str, _Method] = {
     "APFL": _Method("apfl"),
     "FedALA": _Method("fedala"),
 }
+#: Methods whose peers average whole networks without a server.
+_WHOLE = (
+    "full averaging", "D-PSGD", "SGP", "CHOCO-SGD", "DFedAvgM", "NoLoCo", "EL-Oracle", "EL-Local", "gossip learning",
+)  # fmt: skip
 _FEW = ("Local", "D-PSGD", "DFedAlt", "FedYogi")
 #: Data -> data set, fraction that is kept, network.
 _DATA: Mapping[str, tuple[str, float, str]] = {
@@ -123,7 +127,7 @@ def _claims(place: str) -> tuple[PaperClaim, ...]:
         above(
             f"{place}: DFedAlt is above the averages of whole networks without a server",
             label("DFedAlt"),
-            [label(each) for each in ("full averaging", "D-PSGD", "SGP", "DFedAvgM")],
+            [label(each) for each in _WHOLE],
             "PM",
         ),
         above(

@@ -14,7 +14,7 @@ from fedpeer.experiments.experiment import SizeName
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import Measured
 from fedpeer.experiments.table import stem_of, table_page
-from fedpeer.experiments.verdicts import judged, outdated
+from fedpeer.experiments.verdicts import judged, outdated, unsearched
 from fedpeer.runs.disk import RunError, read_json
 
 
@@ -62,7 +62,7 @@ def _of_today(data: dict[str, Any]) -> dict[str, Any]:
     results = {each["label"]: Measured.from_json(each) for each in data["measured"]}
     cells = today.cells(today.sizes[size])
     old = outdated(cells, results)
-    claims = judged(today, size, data["cells"], results, old)
+    claims = judged(today, size, data["cells"], results, old, unsearched(cells, results))
     folds = max(cell.folds for cell in cells)
     earlier: dict[str, Any] = {"outdated": old} if old else {}
     earlier |= {"folds_today": folds} if folds != data.get("folds", 1) else {}

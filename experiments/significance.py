@@ -22,9 +22,12 @@ class MeanTest:
     """Student's test of the mean of some numbers, one per run.
 
     mean        their mean
-    low, high   its 95 % interval; infinite for a single run
+    low, high   its 95 % interval; infinite for a single run, the mean where all runs agree
     p           two-sided p-value of "the mean is 0"; None for a single run
     runs        how many they are
+
+    Scores are counts of right answers, so a few runs may agree by chance, and then there is no spread for Student's
+    test to compare with. What is left is that all are on one side of 0, as by chance 2 in 2^runs are: the sign test.
     """
 
     mean: float
@@ -39,8 +42,8 @@ class MeanTest:
         mean, runs = float(values_S.mean()), len(values_S)
         if runs < 2:
             return cls(mean, -np.inf, np.inf, None, runs)
-        if float(np.ptp(values_S)) <= _ROUNDING * max(1.0, abs(mean)):  # no spread: a test would divide by 0
-            return cls(mean, mean, mean, 0.0 if abs(mean) > _ROUNDING else 1.0, runs)
+        if float(np.ptp(values_S)) <= _ROUNDING * max(1.0, abs(mean)):
+            return cls(mean, mean, mean, 0.5 ** (runs - 1) if abs(mean) > _ROUNDING else 1.0, runs)
         found = stats.ttest_1samp(values_S, 0.0)
         low, high = found.confidence_interval(1 - ALPHA)
         return cls(mean, float(low), float(high), float(found.pvalue), runs)

@@ -14,7 +14,7 @@ from fedpeer.experiments.columns import COLUMNS, Column
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.results import Measured, Middle, Results, mean_and_sem
-from fedpeer.experiments.verdicts import claims_table, judged
+from fedpeer.experiments.verdicts import claims_table, judged, unsearched
 from fedpeer.runs.scores import METRICS
 
 _DASH = "–"
@@ -49,7 +49,9 @@ def page_data(
         "figure": None if experiment.figure is None else asdict(experiment.figure),
         "places": {cell.label: asdict(cell.place) for cell in cells if cell.place is not None},
         "measured": [results[cell.label].to_json() for cell in cells if cell.label in results],
-        "claims": judged(experiment, size_name, [cell.label for cell in cells], results),
+        "claims": judged(
+            experiment, size_name, [cell.label for cell in cells], results, unsearched=unsearched(cells, results)
+        ),
         **where,
     }
 

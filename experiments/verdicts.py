@@ -23,11 +23,13 @@ def judged(
     labels: Sequence[str],
     results: Results,
     outdated: Collection[str] = (),
+    unsearched: Collection[str] = (),
 ) -> list[dict[str, Any]]:
     """Return each claim with its verdict on these results.
 
     Claims about cells that this size lacks are left out, and at sizes other than full also those about printed numbers.
-    A claim about an `outdated` cell is not judged.
+    A claim about an `outdated` cell is not judged, nor one that compares an `unsearched` one with another that was
+    searched.
 
     Returns:
         For each claim "text" and "words"; "held", None if it is not judged; "noise", whether the numbers favour it
@@ -38,7 +40,7 @@ def judged(
         for claim in experiment.claims
         if set(labels).issuperset(claim.needs) and (size_name == "full" or not claim.printed)
     ]
-    verdicts = [_checked(claim, results, outdated) for claim in claims]
+    verdicts = [_checked(claim, results, outdated, unsearched) for claim in claims]
     corrected = iter(holm([verdict.p for verdict in verdicts if _tested(verdict.p)]))
     return [
         _entry(claim.text, verdict, next(corrected) if _tested(verdict.p) else verdict.p)
@@ -60,7 +62,16 @@ def outdated(cells: Sequence[Cell], results: Results) -> list[str]:
     ]
 
 
-def _checked(claim: PaperClaim, results: Results, outdated: Collection[str]) -> ClaimVerdict:
+def unsearched(cells: Sequence[Cell], results: Results) -> list[str]:
+    """Return the labels of results that took the first of several settings, although others' were searched."""
+    several = {cell.label for cell in cells if len(cell.variants) > 1}
+    untried = [label for label, measured in results.items() if label in several and not measured.tried]
+    return untried if any(measured.tried for measured in results.values()) else []
+
+
+def _checked(
+    claim: PaperClaim, results: Results, outdated: Collection[str], unsearched: Collection[str]
+) -> ClaimVerdict:
     verdict = claim.check(results)
     old = [label for label in (*claim.needs, *claim.about) if label in outdated]
     if verdict.held is None:
@@ -69,6 +80,10 @@ def _checked(claim: PaperClaim, results: Results, outdated: Collection[str]) -> 
         return ClaimVerdict(None, f"{verdict.words}; one run cannot be told from noise")
     if old:
         return ClaimVerdict(None, f"{verdict.words}; {old[0]} was searched over other settings than are tried today")
+    searched = [label for label in claim.needs if results[label].tried]
+    first = [label for label in claim.needs if label in unsearched]
+    if searched and first:
+        return ClaimVerdict(None, f"{verdict.words}; {searched[0]} was searched, {first[0]} was not")
     return verdict
 
 
@@ -103,10 +118,11 @@ def _verdict(claim: Mapping[str, Any]) -> str:
 def _explained(claims: Sequence[Mapping[str, Any]], tests: int) -> str:
     corrected = f", corrected for the {tests} tests of this page (Holm)" if tests > 1 else ""
     held = f"by a two-sided t-test at {100 * ALPHA:.0f} %, paired over seeds{corrected}"
+    first = ", after the mean where a median is shown" if any("(mean " in each["words"] for each in claims) else ""
     sentences = [
         f"*Held*: the numbers favour the claim beyond noise, {held}.",
         "*Within noise*: they favour it, but not so clearly." if any(each.get("noise") for each in claims) else "",
-        "In brackets: 95 % intervals of the mean over seeds, each by itself.",
+        f"In brackets: 95 % intervals of the mean over seeds, each by itself{first}.",
         "p is the corrected one." if any("; p = " in each["words"] for each in claims) else "",
     ]
     return " ".join(filter(None, sentences))

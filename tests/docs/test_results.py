@@ -122,7 +122,7 @@ def test_the_index_counts_the_same_numbers_once_and_quick_pages_apart() -> None:
         verdicts = [claim["held"] for stem in stems for claim in pages[stem]["claims"] if claim["held"] is not None]
         return f"{sum(verdicts)} of {len(verdicts)}"
 
-    quick = {stem for stem in pages if stem.endswith("-quick")}
+    quick = {stem for stem, data in pages.items() if data["size"] == "quick"}
     counted = pages.keys() - quick - repeats
     noise = sum(claim["noise"] for stem in counted for claim in pages[stem]["claims"])
     said = f"{held(counted)} claims held ({noise} more are favoured within noise); on quick pages, which are counted "

@@ -33,6 +33,25 @@ def test_every_method_takes_as_many_steps() -> None:
         assert len(steps) == 1, name
 
 
+def test_the_averages_of_whole_networks_are_all_of_them() -> None:
+    """A claim to be above them compares with each line that is one, CHOCO-SGD and the random graphs too."""
+    whole = {"full-averaging", "d-psgd", "choco-sgd", "dfedavgm", "noloco"}
+    lines = {
+        cell.label
+        for cell in TABLE.cells(TABLE.sizes["default"])
+        for request in cell.variants.values()
+        if request.methods[0].name in whole
+    }
+    claims = [claim for claim in TABLE.claims if "averages of whole networks" in claim.text]
+    assert len(claims) == 4
+    for claim in claims:
+        mine, *others = claim.needs
+        assert mine.endswith(", DFedAlt")
+        place = claim.text.partition(":")[0]
+        assert set(others) == {label for label in lines if label.startswith(f"{place}, ")}
+        assert len(others) == 9
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not describe_dataset("fashion-mnist").here, reason="Fashion-MNIST is not on this machine")
 def test_the_quick_size_is_stopped_and_goes_on(tmp_path: Path) -> None:

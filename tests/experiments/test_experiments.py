@@ -336,7 +336,7 @@ def test_claims_compare_pairs_of_the_same_seed() -> None:
     one, two = cell("A", (0.9, 0.7), seeds=(0, 1)), cell("B", (0.6, 0.65, 0.8), seeds=(1, 2, 0))
     claim = above("A is above B", "A", ("B",), "PM", by=9.9)
     assert claim.check(results(one, two)).held
-    assert claim.check(results(one, two)).words == "+10.00 points (+10.00 to +10.00) to B", "0.9 - 0.8 and 0.7 - 0.6"
+    assert claim.check(results(one, two)).words == "+10.00 points in each run to B", "0.9 - 0.8 and 0.7 - 0.6"
     assert not above("", "A", ("B",), "PM", by=10.1).check(results(one, two)).held
     assert above("", "B", ("A",), "error", more=False, by=-10.1).check(results(one, two)).held
     assert not above("", "B", ("A",), "error", more=False, by=-9.9).check(results(one, two)).held
