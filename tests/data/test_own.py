@@ -492,6 +492,11 @@ WHOLE = Dataset(
         ({"test_N": np.array([True])}, "test_N: its shape is (1,), but x has 4 examples; it must be (4,)"),
         ({"test_N": np.array([0, 0, 1, 1])}, "test_N: it holds int64; it must be True (for testing) and False: write"),
         ({"y": [0, 1, 0, 1]}, "y: it is a list; convert it with numpy.asarray(y)"),
+        ({"name": 3}, "name: it is 3; write text"),
+        ({"classes": "ab"}, "classes: it is a str; write a tuple of names"),
+        ({"classes": (0, 1)}, "classes: 0 is no text; write tuple(map(str, classes))"),
+        ({"user_N": np.array(["a", "b", "a", "b"])}, "number them: user_names, user_N = numpy.unique(user_N, return"),
+        ({"x": np.array([[np.nan, 0, 0]] + [[0] * 3] * 3, np.float32)}, "nan is not a finite number in float32; clean"),
         ({"feature_names": ("age",)}, "feature_names: there are 1, but x has 3 features; name each"),
     ],
     ids=str,
@@ -520,6 +525,40 @@ def test_whose_an_example_is_may_be_of_any_type_of_whole_numbers(what: str, kind
     assert getattr(found, f"{what}_N").dtype == np.int64
     assert getattr(found, f"{what}_N").tolist() == [1, 0, 1, 1]
     assert getattr(found, f"{what}_names") == ("north", "south")
+
+
+def test_a_word_that_does_not_exist_is_told_where_it_is_written() -> None:
+    with pytest.raises(DataError, match='mine: input_kind: it is "foo"; write one of features, image, tokens'):
+        Dataset(name="mine", x=WHOLE.x, y=WHOLE.y, task="classification", input_kind="foo")  # type: ignore[arg-type]
+
+
+def test_names_may_be_a_list() -> None:
+    names: Any = list(WHOLE.classes)
+    assert of_objects(replace(WHOLE, classes=names)).classes == WHOLE.classes
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "data is int, not a Dataset, (x, y), or items"),
+        (np.zeros((4, 3)), "data is ndarray, not a Dataset, (x, y), or items (input, label) of one shape: give the"),
+        (Path("ward.csv"), "name the file by its kind, such as csv:ward.csv,label=NAME"),
+        ((1, 2, 3), "data is a tuple of 3; it must be (x, y)"),
+    ],
+    ids=str,
+)
+def test_what_is_no_data_set_is_told_as_what_it_is(given: object, said: str) -> None:
+    with pytest.raises(DataError) as found:
+        of_objects(given)
+    assert said in str(found.value)
+
+
+def test_a_file_of_another_kind_is_no_pickle_to_be_loaded_unsafely(tmp_path: Path) -> None:
+    path = tmp_path / "table.npz"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="it is another kind of file") as found:
+        npz(path=str(path))
+    assert "pickle" not in str(found.value)
 
 
 def test_without_names_users_are_named_by_their_numbers() -> None:
