@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedpeer.data.dataset import DataError
@@ -38,6 +38,11 @@ def imported(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise DataError(f"{name}: {module_name} ({module.__file__}) has no function {function}")
     return found
+
+
+def loader_of(code: Mapping[str, Callable[..., Any]]) -> Callable[[str], Callable[..., Any]]:
+    """Return a loader of functions by name: those that came as Python objects, else what can be imported."""
+    return lambda name: code[name] if name in code else imported(name)
 
 
 def check_allowed(
