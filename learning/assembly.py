@@ -363,7 +363,7 @@ def build_network(
     with guarded(draws.key("build")):
         try:
             module = build_one(*arguments, **settings)
-        except Exception as problem:  # whatever the user's function raises
+        except (Exception, SystemExit) as problem:  # whatever the user's function raises
             reason = f"{type(problem).__name__}: {problem}"
             raise NetworkError(f"network python:{name}: calling it failed: {reason}") from problem
     if not isinstance(module, nn.Module):

@@ -237,11 +237,11 @@ def _called(function: str) -> Any:
     factory = imported(function)
     try:
         return factory()
-    except Exception as problem:  # whatever the user's function raises
+    except (Exception, SystemExit) as problem:  # whatever the user's function raises
         raise DataError(f"{function}: calling it without arguments failed: {_reason(problem)}") from problem
 
 
-def _reason(problem: Exception) -> str:
+def _reason(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {problem}"
 
 

@@ -29,7 +29,7 @@ def imported(name: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as problem:  # whatever the user's module raises while it is imported
+    except (Exception, SystemExit) as problem:  # whatever the user's module raises while it is imported
         missing = isinstance(problem, ModuleNotFoundError)
         hint = "; start fedpeer in its folder, put that on PYTHONPATH, or install it" if missing else ""
         reason = f"{type(problem).__name__}: {problem}"

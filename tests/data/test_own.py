@@ -676,7 +676,19 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     message = _message(images, path=str(tmp_path), resize=(6, 4))
     assert "b/3.png: its pixels are RGBA" in message
     assert "b/4.png: it cannot be read as an image" in message
-    assert "write one size" in _message(images, path=str(tmp_path), resize=(0,))
+    for side in (0, 99_999_999):  # of which Pillow would ask for the memory
+        assert "write one size in pixels, or width+height, each at most" in _message(
+            images, path=str(tmp_path), resize=(side,)
+        )
+    assert "is a file, not a folder" in _message(images, path=str(tmp_path / "a" / "1.png"))
+
+
+def test_of_many_images_of_other_sizes_the_first_is_named(tmp_path: Path) -> None:
+    for number in range(20):
+        _paint(tmp_path / "ab"[number % 2] / f"{number}.png", (4 + number, 6))
+    message = _message(images, path=str(tmp_path))
+    assert message.count("bring them to one size with resize=") == 1
+    assert "(and 18 more like it)" in message
 
 
 @pytest.fixture
@@ -827,6 +839,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "def three(): return 1, 2, 3\n"
         "def nothing(): return None\n"
         "def needs(x): return x\n"
+        "def ends(): raise SystemExit(3)\n"
         "value = 3\n"
     )
     (tmp_path / "my_broken.py").write_text("1 / 0\n")
@@ -852,6 +865,7 @@ def test_a_function_of_ones_own_gives_the_data(module: str) -> None:
         ("my_wards:value", "has no function value"),
         ("my_wards:needs", "calling it without arguments failed: TypeError"),
         ("my_wards:whole", "failed: ImportError"),
+        ("my_wards:ends", "calling it without arguments failed: SystemExit: 3"),
         ("my_wards:three", "returned a tuple of 3"),
         ("my_wards:nothing", "returned NoneType, not a Dataset"),
     ],
