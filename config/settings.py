@@ -13,7 +13,6 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
@@ -600,17 +599,6 @@ class RunOptions(Strict):
         le=10_000,
         description="Ray processes that share one run; default: whole runs are spread",
     )
-
-
-class CallArguments(Strict):
-    """Arguments of `fedpeer.simulate` that are neither settings of the federation nor options of the run."""
-
-    methods: list[Any] | None = Field(default=None, min_length=1, description="the algorithms to compare")
-    seeds: list[Annotated[int, Field(ge=0, le=2**63 - 1)]] | None = Field(
-        default=None, min_length=1, description="each method runs once with each of them"
-    )
-    out: str | Path = Field(default="fedpeer-runs", description="folder of runs")
-    resume: str | None = Field(default=None, min_length=1, description="the run to carry on: its id, or last")
 
 
 def _claim(neurons: Neurons) -> Claim:

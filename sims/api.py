@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import networkx as nx
 import numpy as np
 import torch
-from pydantic import BaseModel
+from pydantic import BaseModel, Field
 from rich.console import Console
 from torch import nn
 
@@ -25,7 +25,7 @@ from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.problems import Path as SettingPath
 from fedpeer.config.reading import typed
 from fedpeer.config.rules import KEYWORDS, problems_of
-from fedpeer.config.settings import CallArguments, EngineName, RunOptions
+from fedpeer.config.settings import EngineName, RunOptions, Strict
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.learning.anchors import anchored_federation
 from fedpeer.runs.report import write_report
@@ -46,6 +46,17 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "network": ("network",),
     "tracking": ("simulation", "tracking"),
 }
+
+
+class _CallArguments(Strict):
+    """Arguments of `fedpeer.simulate` that are neither settings of the federation nor options of the run."""
+
+    methods: list[Any] | None = Field(default=None, min_length=1, description="the algorithms to compare")
+    seeds: list[Annotated[int, Field(ge=0, le=2**63 - 1)]] | None = Field(
+        default=None, min_length=1, description="each method runs once with each of them"
+    )
+    out: str | Path = Field(default="fedpeer-runs", description="folder of runs")
+    resume: str | None = Field(default=None, min_length=1, description="the run to carry on: its id, or last")
 
 
 def simulate(
@@ -154,9 +165,9 @@ def _display(progress: bool | None) -> ProgressDisplay:
 
 def _arguments(
     given: Mapping[str, Any], network: object, federation: object, on_event: object
-) -> tuple[CallArguments, list[ConfigProblem]]:
+) -> tuple[_CallArguments, list[ConfigProblem]]:
     """Return the arguments that are no settings, and the mistakes in the types of all that decide what is read next."""
-    found, problems = typed(CallArguments, {name: _plain(_as_list(value)) for name, value in given.items()})
+    found, problems = typed(_CallArguments, {name: _plain(_as_list(value)) for name, value in given.items()})
     if found is None:  # nothing is left of a list without what is wrong in it
         raise ConfigError("the simulation", problems)
     if found.seeds is not None:
@@ -189,7 +200,7 @@ def _plain(value: Any) -> Any:
 def _request(
     federation: Federation | Mapping[str, Any] | None,
     named: Mapping[str, object],
-    arguments: CallArguments,
+    arguments: _CallArguments,
     run_options: Mapping[str, Any],
     objects: Sequence[str],
     code: dict[str, Callable[..., Any]],

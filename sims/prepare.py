@@ -21,7 +21,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.config.rules import KEYWORDS, Vocabulary
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.own.code import loader_of
+from fedpeer.data.own.code import loader_with
 from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
@@ -104,7 +104,7 @@ def prepare_simulation(
         device=device,
         faults=faults,
         metrics={
-            str(method): metrics_of(_wanted_metrics(first, method), found.task, loader_of(code or {}))
+            str(method): metrics_of(_wanted_metrics(first, method), found.task, loader_with(code or {}))
             for method in request.methods
         },
     )

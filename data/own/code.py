@@ -40,7 +40,7 @@ def imported(name: str) -> Callable[..., Any]:
     return found
 
 
-def loader_of(code: Mapping[str, Callable[..., Any]]) -> Callable[[str], Callable[..., Any]]:
+def loader_with(code: Mapping[str, Callable[..., Any]]) -> Callable[[str], Callable[..., Any]]:
     """Return a loader of functions by name: those that came as Python objects, else what can be imported."""
     return lambda name: code[name] if name in code else imported(name)
 
