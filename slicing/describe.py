@@ -153,8 +153,8 @@ def slices_svg(description: SliceDescription) -> str:
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 13) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
 
 
 def _short(text: str, characters: int) -> str:
@@ -189,7 +189,8 @@ def _dag(description: SliceDescription, colour: Mapping[str, str]) -> tuple[list
             f'stroke="{colour[model.name]}" stroke-width="2.5"/></g>'
         )
         drawn.append(_text(x + 8, y + 17, _short(model.name, 25)))
-        drawn.append(_text(x + 8, y + 35, f"{peers}, {size[model.name]}" if model.name in size else f"{peers}, local"))
+        of_it = f"{peers}, {size[model.name]}" if model.name in size else f"{peers}, local"
+        drawn.append(_text(x + 8, y + 35, of_it, size=12))
     return drawn, top - 2 * _LINE
 
 
@@ -199,10 +200,10 @@ def _kind(kind: KindShape, colour: Mapping[str, str], y: float) -> tuple[list[st
     local = f"{kind.local:,} of {kind.n:,} weights local"
     drawn = [_text(0, y, _short(names, 56)), _text(0, y + _LINE, local)]
     y += _LINE / 2
-    left, width = 110, _WIDTH - 110 - 118
+    left, width = 100, _WIDTH - 100 - 150
     for part in kind.parts:
         y += _LINE
-        drawn.append(_text(0, y + 12, _short(part.name, 15)))
+        drawn.append(_text(0, y + 12, _short(part.name, 14)))
         x = float(left)
         for name, count in part.owned.items():
             span = width * count / part.size

@@ -59,7 +59,14 @@ def test_the_picture_is_read_on_a_phone() -> None:
     drawing = ET.fromstring(slices_svg(describe_slices(PLAN, dict.fromkeys(PLAN.peers, NETWORK))))
     width = float(drawing.attrib["viewBox"].split()[2])
     assert width <= 440
-    for text in drawing.iter("{http://www.w3.org/2000/svg}text"):
+    svg = "{http://www.w3.org/2000/svg}"
+    bar = max(
+        float(each.attrib["x"]) + float(each.attrib["width"])
+        for each in drawing.iter(f"{svg}rect")
+        if "rx" not in each.attrib
+    )
+    assert bar + 7 * len("280 of 300 shared") <= width, "no count is over a bar"
+    for text in drawing.iter(f"{svg}text"):
         x, length = float(text.attrib["x"]), 7 * len(text.text or "")
         left = x - length if text.attrib["text-anchor"] == "end" else x
         assert left >= 0
