@@ -113,10 +113,17 @@ class OptimizerChoice:
             why = next((f" ({reason})" for name, reason in _REFUSED.items() if name.lower() == self.kind.lower()), "")
             raise OptimizerError(f'optimizer "{self.kind}" cannot be used{why}; known: {", ".join(sorted(known))}')
         kind: Callable[..., torch.optim.Optimizer] = getattr(torch.optim, known[self.kind.lower()])
-        allowed = [name for name in inspect.signature(kind).parameters if name != "params"]
-        for name in self.settings:
+        parameters = inspect.signature(kind).parameters
+        allowed = [name for name in parameters if name != "params"]
+        for name, value in self.settings.items():
             if name not in allowed:
                 raise OptimizerError(f'optimizer "{self.kind}" has no setting "{name}"; known: {", ".join(allowed)}')
+            usual = parameters[name].default
+            if isinstance(usual, tuple) and not (isinstance(value, tuple | list) and len(value) == len(usual)):
+                several = "+".join(map(str, usual))
+                raise OptimizerError(
+                    f'optimizer "{self.kind}": {name} = {value}: write {len(usual)}, as in {name}={several}'
+                )
         return kind
 
     def _built(self, own: Callable[..., Any], parameters: list[nn.Parameter]) -> torch.optim.Optimizer:

@@ -53,6 +53,8 @@ class _Value:
         found = self.function(z_BK, y_B, **self.settings)
         if not isinstance(found, Tensor):
             raise LossError(f"loss {self.name} returned {type(found).__name__}; it must return a tensor")
+        if not found.is_floating_point():
+            raise LossError(f"loss {self.name} returned {found.dtype}, which has no gradient; return real numbers")
         if found.shape not in ((), (len(z_BK),)):
             raise LossError(
                 f"loss {self.name} returned shape {tuple(found.shape)} for outputs {tuple(z_BK.shape)}; it must return "
@@ -75,7 +77,10 @@ def check_own_loss(loss: Loss, outputs: int) -> None:
     except LossError:
         raise
     except Exception as problem:  # whatever the user's function raises
-        raise LossError(f"loss {loss.name} failed: {_told(problem)}") from problem
+        raise LossError(
+            f"loss {loss.name} failed: {_told(problem)}; it gets outputs (B, K) and targets, and is made of torch's "
+            "operations alone"
+        ) from problem
     try:
         together = vmap(grad(loss.value))(z_2BK, y_2B)
         loss.value(z_2BK, y_2B)
@@ -84,7 +89,9 @@ def check_own_loss(loss: Loss, outputs: int) -> None:
             f"loss {loss.name} cannot be computed for many peers at once (torch.func.vmap): {_told(problem)}; write it "
             "in torch's operations alone, without .item(), random numbers, or branches on values (torch.where)"
         ) from problem
-    if not torch.allclose(together, alone, rtol=1e-4, atol=1e-6):
+    if torch.isnan(alone).all():
+        raise LossError(f"loss {loss.name} has the gradient NaN for every output that it was tried with, from -1 to 1")
+    if not torch.allclose(together, alone, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise LossError(f"loss {loss.name} mixes the examples of different peers; reduce over the last two dimensions")
 
 

@@ -6,6 +6,7 @@ user; `is_users_mistake` separates them from bugs in fedpeer, whose traceback go
 
 from __future__ import annotations
 
+import os
 import shutil
 import textwrap
 
@@ -66,6 +67,13 @@ def temporary(error: BaseException) -> str:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         return f"there is too little memory ({reason}); free some, or allow this process more, and start again"
     return ""
+
+
+def forbidden(error: BaseException) -> str:
+    """Return a sentence about a file or folder that this user may not use, whoever came upon it, or ""."""
+    if not isinstance(error, PermissionError) or error.filename is None:
+        return ""
+    return f"{os.fsdecode(error.filename)}: permission denied; check the permissions of it and of its folder"
 
 
 def _names(error: BaseException) -> set[str]:

@@ -20,7 +20,7 @@ from typing import Any
 import typer
 
 import fedpeer
-from fedpeer.cli.errors import is_users_mistake, report_error, temporary, wrapped
+from fedpeer.cli.errors import forbidden, is_users_mistake, report_error, temporary, wrapped
 from fedpeer.config.problems import ConfigError
 from fedpeer.exit_codes import EXIT_OURS, EXIT_STOPPED, EXIT_TEMPORARY, EXIT_USERS
 
@@ -41,6 +41,8 @@ def outcome_of(command: Callable[[], object], arguments: Sequence[str]) -> int:
     except Exception as error:
         if is_users_mistake(error):
             return _printed(wrapped(str(error)), EXIT_USERS)
+        if words := forbidden(error):
+            return _printed(wrapped(words), EXIT_USERS)
         if words := temporary(error):
             return _printed(wrapped(words), EXIT_TEMPORARY)
         return _printed(_own_mistake(error, arguments), EXIT_OURS)

@@ -128,8 +128,16 @@ def from_data(found: object) -> Choice:
         if isinstance(inside, Mapping):
             return Choice(name, None, dict(inside))
         return Choice(name, inside, {})
-    names = f"{len(found)} names" if isinstance(found, Mapping) else f"{found!r}"
-    raise ChoiceError(f"{names[:80]} is not a choice; write name, name:value or {{name: {{key: value}}}}")
+    if callable(found) and hasattr(found, "__name__"):
+        raise ChoiceError(f"found a Python object; write its name, python:{found.__module__}:{found.__name__}")
+    raise ChoiceError(f"{_shown(found)} is not a choice; write name, name:value or {{name: {{key: value}}}}")
+
+
+def _shown(found: object) -> str:
+    if isinstance(found, Mapping):
+        return f"{len(found)} names"
+    plain = found is None or isinstance(found, bool | int | float | list | tuple)
+    return f"{found!r}"[:80] if plain else f"an object of {type(found).__name__}"
 
 
 def chain(found: object) -> tuple[Choice, ...]:

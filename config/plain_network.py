@@ -6,7 +6,7 @@ import numpy as np
 
 from fedpeer.config.choice import Choice, bind_settings
 from fedpeer.config.registries import choice_problem
-from fedpeer.networks.registry import NETWORKS
+from fedpeer.networks.registry import NETWORKS, WIDEST
 from fedpeer.slicing.network import NetworkMap, Part, TensorSpec
 
 
@@ -15,7 +15,8 @@ def written_layers(choice: Choice | None) -> tuple[int, ...] | None:
     if choice is None or choice.name != "mlp" or choice_problem(("network",), choice) is not None:
         return None
     sizes: tuple[int, ...] | None = bind_settings(choice, NETWORKS["mlp"]).get("layers")
-    return sizes if sizes is not None and len(sizes) >= 2 and min(sizes) >= 1 else None
+    fit = sizes is not None and len(sizes) >= 2 and min(sizes) >= 1 and max(sizes[1:-1], default=1) <= WIDEST
+    return sizes if fit else None
 
 
 def plain_network(choice: Choice | None) -> NetworkMap | None:

@@ -37,6 +37,9 @@ _WANTED = {
     "string_too_short": "at least {min_length} character",
     "string_too_long": "at most {max_length} characters",
     "string_pattern_mismatch": "letters, digits, dots and hyphens, at most 63",
+    "too_short": "at least {min_length} of them",
+    "is_instance_of": "a path",
+    "invalid_key": "text",
     "too_long": "at most {max_length} of them",
     "assignment_type": "alike",
 }
@@ -111,7 +114,7 @@ def _found(value: Any) -> str:
     if value is None:
         return "nothing"
     if isinstance(value, (list, Mapping)):
-        return "a list" if isinstance(value, list) else "settings"
+        return ("a list" if value else "an empty list") if isinstance(value, list) else "settings"
     return found_text(value)
 
 

@@ -101,6 +101,18 @@ def _python_choice(choice: Choice) -> None:
         raise ChoiceError(f'"{found_text(found)}" is not module:function; write it like python:mypkg.nets:build')
 
 
+def _own_algorithm(choice: Choice) -> None:
+    """Check the name of a user's own algorithm, which each training process imports."""
+    _python_choice(choice)
+    name, _ = own_function(choice)
+    module, _, kind = name.partition(":")
+    if module == "__main__":
+        raise ChoiceError(
+            f'"{name}" is a class of a script or a cell, which training processes cannot import; write it into a file, '
+            f"such as loops.py, and name it python:loops:{kind}"
+        )
+
+
 #: `python` beside the names of a registry.
 _PYTHON: dict[str, Callable[..., Any]] = {"python": _python_choice}
 #: The metrics of all kinds of tasks.
@@ -220,7 +232,7 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
     try:
         function = lookup(choice, known, what)
         if choice.name == "python":
-            _python_choice(choice)
+            (_own_algorithm if path == ("learning", "algorithm") else _python_choice)(choice)
         elif function is PretrainedNetwork:
             pretrained_network(choice)
         else:

@@ -86,7 +86,7 @@ class Combination:
     compared      whether these are given beside the federation, not in its `learning.algorithm`
     engine        an engine of simulations, `PEERS`, or "" if it is not known
     several       whether there are several runs
-    objects       which of "data", "network", "loss" and "optimizer" came as Python objects, not by name
+    objects       which of "data", "network", "loss", "optimizer" and "metrics" came as Python objects, not by name
     """
 
     federation: FederationSettings
@@ -220,7 +220,7 @@ def _single(options: Combination) -> Iterator[ConfigProblem]:
         "loss": ("learning", "loss"),
         "optimizer": ("learning", "optimizer"),
     }
-    beside = [given[name] for name in options.objects]
+    beside = [given[name] for name in options.objects if name in given]  # metrics may come as both
     yield from (problem for problem in choices_in(options.federation) if problem.path not in beside)
     if options.compared:
         for method in options.methods:

@@ -94,17 +94,25 @@ _Assigned = Annotated[
 Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
 
 
+#: Largest weight of a class.
+WEIGHT_MAX = 1e6
+
+
 def _class_weights(found: object) -> object:
     """Read `ham=1,spam=5` as a mapping, and take numbers for the names of classes: YAML reads 0: 1.0 as such."""
     if isinstance(found, str) and found not in ("none", "balanced"):
         pairs = [each.rpartition("=") for each in found.split(",")]
         try:
-            return {name.strip(): float(weight) for name, _, weight in pairs if name.strip() or weight.strip()}
+            weights = {name.strip(): float(weight) for name, _, weight in pairs if name.strip() or weight.strip()}
         except ValueError:
             raise ChoiceError(
                 f'"{found[:80]}" gives no weights; write none, balanced, or the weight of each class, such as '
                 "ham=1,spam=5"
             ) from None
+        for name, weight in weights.items():
+            if not 0 < weight <= WEIGHT_MAX:
+                raise ChoiceError(f"{name}={weight:g}: write a weight of more than 0 and at most {WEIGHT_MAX:g}")
+        return weights
     if isinstance(found, Mapping):
         numbers = (int, float)
         return {
@@ -116,7 +124,8 @@ def _class_weights(found: object) -> object:
 
 #: The weight of each class in the loss: by a rule, or by the name of the class.
 ClassWeightsField = Annotated[
-    Literal["none", "balanced"] | Annotated[dict[str, Annotated[float, Field(gt=0, le=1e6)]], Field(min_length=1)],
+    Literal["none", "balanced"]
+    | Annotated[dict[str, Annotated[float, Field(gt=0, le=WEIGHT_MAX)]], Field(min_length=1)],
     BeforeValidator(_class_weights),
 ]
 

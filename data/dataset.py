@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -81,6 +81,16 @@ class Dataset:
     text: TextColumn | None = None
     source: str = ""
     licence: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the words that decide how everything else is read.
+
+        Raises:
+            DataError: there is no such task or kind of input.
+        """
+        for field_name, known in (("task", get_args(Task)), ("input_kind", get_args(InputKind))):
+            if (found := getattr(self, field_name)) not in known:
+                raise DataError(f'{self.name}: {field_name}: it is "{found}"; write one of {", ".join(known)}')
 
     def __len__(self) -> int:
         return len(self.x)

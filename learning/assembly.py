@@ -231,8 +231,13 @@ def prepared(
             problem = None
     if problem is not None:
         raise NetworkError(f"learning.start: {learning.start}: {problem}")
-    if learning.changes_network and not any(parameter.requires_grad for parameter in module.parameters()):
-        raise NetworkError("learning.frozen: nothing is left to train; freeze less, or add learning.lora")
+    if not learns(module) and not any(parameter.requires_grad for parameter in module.parameters()):
+        raise NetworkError(
+            "learning.frozen: nothing is left to train; freeze less, or add learning.lora"
+            if learning.changes_network
+            else "the network has nothing to train: no parameter has requires_grad; let some be trained, or add "
+            "learning.lora"
+        )
     frozen = frozen_parameters(module)
     if trained is None and learning.start is not None and learning.start.name == "file" and frozen:
         raise NetworkError(
@@ -358,7 +363,7 @@ def build_network(
     with guarded(draws.key("build")):
         try:
             module = build_one(*arguments, **settings)
-        except Exception as problem:  # whatever the user's function raises
+        except (Exception, SystemExit) as problem:  # whatever the user's function raises
             reason = f"{type(problem).__name__}: {problem}"
             raise NetworkError(f"network python:{name}: calling it failed: {reason}") from problem
     if not isinstance(module, nn.Module):
@@ -367,28 +372,38 @@ def build_network(
 
 
 def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
+    if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
+        raise NetworkError("the network is TorchScript, which cannot be traced; take the nn.Module that it was made of")
     module.eval()
-    example = shape.example()
+    two = f"two examples of {shape.name}, of shape {shape.input_shape} ({shape.input_kind})"
     try:
         with torch.no_grad():
-            found = tuple(module(example).shape)
-    except (RuntimeError, TypeError, ValueError, IndexError, AssertionError) as problem:
-        raise NetworkError(
-            f"the network cannot take two examples of {shape.name}, of shape {shape.input_shape} "
-            f"({shape.input_kind}): {problem}; {_fitting(shape)}"
-        ) from None
+            returned = module(shape.example())
+    except Exception as problem:  # whatever a user's module raises
+        torchs = isinstance(problem, (RuntimeError, TypeError, ValueError, IndexError, AssertionError))
+        said = str(problem) if torchs else f"{type(problem).__name__}: {problem}"
+        raise NetworkError(f"the network cannot take {two}: {said}; {_fitting(module, shape)}") from None
     places = shape.input_shape[:1] if shape.task == "next-token" else ()
+    wanted = f"({', '.join(map(str, (2, *places, outputs)))}), {outputs} outputs for each "
+    wanted += "place of an example" if places else "example"
+    if not isinstance(returned, Tensor):
+        raise NetworkError(
+            f"the network returned {type(returned).__name__} for two examples; it must return one tensor of shape "
+            f"{wanted}; return the logits alone"
+        )
+    found = tuple(returned.shape)
     enough = found[-1:] >= (outputs,) if places else found[-1:] == (outputs,)  # a model may know more tokens
     if found[:-1] != (2, *places) or not enough:
-        wanted = ", ".join(map(str, (2, *places, outputs)))
-        raise NetworkError(
-            f"the network's output for two examples has shape {found}; it must be ({wanted}), "
-            f"{outputs} outputs for each {'place of an example' if places else 'example'}"
-        )
+        raise NetworkError(f"the network's output for two examples has shape {found}; it must be {wanted}")
+    if not returned.is_floating_point():
+        raise NetworkError(f"the network's output is {returned.dtype}; it must be torch.float32, as logits are")
 
 
-def _fitting(shape: DataShape) -> str:
+def _fitting(module: nn.Module, shape: DataShape) -> str:
     """Return what a user whose network does not take the examples can do."""
+    others = {each.dtype for each in module.parameters()} - {torch.float32}
+    if others and shape.input_kind != "tokens":
+        return f"examples are torch.float32, and it has parameters of {others.pop()}; convert it with .float()"
     choose = f"choose a network that fits, such as {_default_network(shape)}"
     if shape.input_kind != "image" or shape.input_shape[0] != 1:
         return choose

@@ -154,26 +154,34 @@ class Card(Strict):
 class BestRound(Strict):
     """A round and how good its model was on the examples held out for validation.
 
-    score   accuracy (0 to 1), or error
+    score      accuracy (0 to 1), or error
+    examples   digest of these examples; "": unknown, as in what older releases wrote, or always the same
     """
 
     round: int
     score: float
     loss: float
+    examples: str = ""
 
     @classmethod
-    def of(cls, round: int, score: float, loss: float) -> BestRound | None:
+    def of(cls, round: int, score: float, loss: float, examples: str = "") -> BestRound | None:
         """Return a round that may be the best one; None if score or loss is no number, as after a divergence."""
-        return cls(round=round, score=score, loss=loss) if math.isfinite(score) and math.isfinite(loss) else None
+        if not (math.isfinite(score) and math.isfinite(loss)):
+            return None
+        return cls(round=round, score=score, loss=loss, examples=examples)
 
     def beats(self, other: BestRound | None, *, counts: bool) -> bool:
         """Return whether it is better than another one; of equal scores the smaller loss.
+
+        A score on other examples says nothing about it, so the first one on new examples is better than all before.
 
         Args:
             other: None: there is none yet.
             counts: whether the score is an accuracy, of which more is better.
         """
-        return other is None or self._rank(counts=counts) > other._rank(counts=counts)
+        if other is None or (self.examples and other.examples and self.examples != other.examples):
+            return True
+        return self._rank(counts=counts) > other._rank(counts=counts)
 
     def _rank(self, *, counts: bool) -> tuple[float, float]:
         """Return what is larger for a better round."""

@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from torch import nn
 
 _Activation = Literal["sigmoid", "tanh", "relu"]
+#: Most neurons of a hidden layer.
+WIDEST = 1_000_000
 
 
 class NetworkError(ValueError):
@@ -40,6 +42,8 @@ def mlp(
     sizes = layers or (features, *(hidden or (300, 100)), outputs)
     if len(sizes) < 2 or min(sizes) < 1:
         raise NetworkError(f"mlp layers {_joined(sizes)}: give at least two sizes, each 1 or more")
+    if max(sizes[1:-1], default=1) > WIDEST:
+        raise NetworkError(f"mlp layers {_joined(sizes)}: write at most {WIDEST} for a hidden layer")
     if (sizes[0], sizes[-1]) != (features, outputs):
         raise NetworkError(
             f"mlp layers {_joined(sizes)} do not fit the data: it has {features} input features and needs {outputs} "

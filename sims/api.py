@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import copy
 import functools
 import re
 import shlex
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from numbers import Integral
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import networkx as nx
-from pydantic import BaseModel
+import numpy as np
+import torch
+from pydantic import BaseModel, Field
 from rich.console import Console
 from torch import nn
 
@@ -24,14 +25,14 @@ from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.problems import Path as SettingPath
 from fedpeer.config.reading import typed
 from fedpeer.config.rules import KEYWORDS, problems_of
-from fedpeer.config.settings import EngineName, RunOptions
+from fedpeer.config.settings import EngineName, RunOptions, Strict
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.learning.anchors import anchored_federation
 from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
 from fedpeer.sims.events import Event
 from fedpeer.sims.prepare import code_objects, prepare_simulation
-from fedpeer.sims.progress import ProgressDisplay, progress_display
+from fedpeer.sims.progress import ProgressDisplay, RemarksOnly, progress_display
 from fedpeer.sims.record import begin_record, continued_record
 from fedpeer.sims.request import SimulationRequest, default_methods
 from fedpeer.sims.results import Results
@@ -45,6 +46,17 @@ _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
     "network": ("network",),
     "tracking": ("simulation", "tracking"),
 }
+
+
+class _CallArguments(Strict):
+    """Arguments of `fedpeer.simulate` that are neither settings of the federation nor options of the run."""
+
+    methods: list[Any] | None = Field(default=None, min_length=1, description="the algorithms to compare")
+    seeds: list[Annotated[int, Field(ge=0, le=2**63 - 1)]] | None = Field(
+        default=None, min_length=1, description="each method runs once with each of them"
+    )
+    out: str | Path = Field(default="fedpeer-runs", description="folder of runs")
+    resume: str | None = Field(default=None, min_length=1, description="the run to carry on: its id, or last")
 
 
 def simulate(
@@ -74,8 +86,8 @@ def simulate(
             or a name such as "mlp:64+30+10".
         federation: the settings of `federation.yaml`, as a mapping or a `Federation`; `data`, `network` and `tracking`
             replace those in it. What is not chosen is as in `fedpeer simulate`. In a mapping a topology may be an
-            undirected graph of networkx, whose nodes are the peers' ids or 0, 1, ..., and `learning.loss` and
-            `learning.optimizer` may be functions of your own.
+            undirected graph of networkx, whose nodes are the peers' ids or 0, 1, ..., and `learning.loss`,
+            `learning.optimizer` and `simulation.metrics` may be functions of your own.
         methods: the algorithms to compare; default: local, partial-averaging and, if all peers have the same network,
             full-averaging; an algorithm that the federation names is one of them, or compared with local.
         seeds: each method runs once with each seed; default: the federation's seed.
@@ -92,7 +104,8 @@ def simulate(
             which it was begun, but for device and workers.
         tracking: experiment trackers that get settings and scores, such as "tensorboard" or ["tensorboard",
             {"mlflow": {"uri": ...}}], instead of the federation's `simulation.tracking`.
-        progress: show progress, as bars in a notebook and on a terminal and as lines elsewhere; default: in a notebook.
+        progress: show progress, as bars in a notebook and on a terminal and as lines elsewhere; default: in a notebook,
+            and in a script what needs your attention only, such as a loss that is NaN; False: nothing.
         on_event: called with each `fedpeer.sims.events` event.
 
     Returns:
@@ -105,25 +118,29 @@ def simulate(
 
     `docs/python.md` has an example that can be run unchanged.
     """
+    given = {"methods": methods, "seeds": seeds, "out": out, "resume": resume}
+    arguments, problems = _arguments(given, network, federation, on_event)
+    network = getattr(network, "_orig_mod", network)  # under torch.compile: workers compile for themselves, or not
     dataset = None if data is None or isinstance(data, str) else of_objects(data)
     module = network if isinstance(network, nn.Module) else None
     objects = [name for name, given in (("data", dataset), ("network", module)) if given is not None]
-    given = {"data": data, "network": network, "tracking": tracking}
-    named = {name: value for name, value in given.items() if value is not None and name not in objects}
+    replacing = {"data": data, "network": network, "tracking": tracking}
+    wrong = {problem.dotted for problem in problems}
+    named = {name: value for name, value in replacing.items() if value is not None and name not in {*objects, *wrong}}
     run_options = {
         "device": device, "workers": workers, "engine": engine, "faults": faults, "address": address, "shards": shards
     }  # fmt: skip
     code = dict[str, Callable[..., Any]]()
-    request = _request(federation, named, methods, seeds, run_options, objects, code)
+    request = _request(federation, named, arguments, run_options, objects, code, problems)
     objects += code_objects(request.federation, code)
     if dataset is not None:  # treated like a user's own file
         own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
         request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
     simulation = prepare_simulation(request, dataset=dataset, module=module, code=code)
     if resume is None:
-        run = begin_record(Path(out), simulation, shlex.join(sys.argv), objects)
+        run = begin_record(Path(arguments.out), simulation, shlex.join(sys.argv), objects)
     else:
-        run = continued_record(Path(out), resume, simulation, objects)
+        run = continued_record(Path(arguments.out), resume, simulation, objects)
     try:
         with _display(progress) as display:
 
@@ -141,17 +158,53 @@ def simulate(
 
 def _display(progress: bool | None) -> ProgressDisplay:
     console = Console(stderr=True)
-    return progress_display(console, quiet=not (console.is_jupyter if progress is None else progress))
+    if progress is None and not console.is_jupyter:
+        return RemarksOnly(console)
+    return progress_display(console, quiet=progress is False)
+
+
+def _arguments(
+    given: Mapping[str, Any], network: object, federation: object, on_event: object
+) -> tuple[_CallArguments, list[ConfigProblem]]:
+    """Return the arguments that are no settings, and the mistakes in the types of all that decide what is read next."""
+    found, problems = typed(_CallArguments, {name: _plain(_as_list(value)) for name, value in given.items()})
+    if found is None:  # nothing is left of a list without what is wrong in it
+        raise ConfigError("the simulation", problems)
+    if found.seeds is not None:
+        again = sorted({seed for seed in found.seeds if found.seeds.count(seed) > 1})
+        problems += [ConfigProblem(("seeds",), f"{seed} is listed twice; list each seed once") for seed in again]
+    if callable(network) and not isinstance(network, nn.Module):
+        name = getattr(network, "__name__", "it")
+        problems.append(ConfigProblem(("network",), f"found {name}, no network yet; pass what it returns: {name}(...)"))
+    if not (federation is None or isinstance(federation, Federation | Mapping)):
+        text = f"found {type(federation).__name__}; write a mapping, such as that in a YAML file, or a Federation"
+        problems.append(ConfigProblem(("federation",), text))
+    if not callable(on_event):
+        problems.append(ConfigProblem(("on_event",), "it cannot be called; pass a function of one event"))
+    return found, problems
+
+
+def _as_list(value: object) -> object:
+    return list(value) if isinstance(value, Iterable) and not isinstance(value, str | Path | Mapping) else value
+
+
+def _plain(value: Any) -> Any:
+    """Return a copy of settings in which numbers of numpy are Python's; what is no mapping or list stays as it is."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {_plain(key): _plain(each) for key, each in value.items()}
+    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _request(
     federation: Federation | Mapping[str, Any] | None,
     named: Mapping[str, object],
-    methods: Sequence[str] | None,
-    seeds: Sequence[int] | None,
+    arguments: _CallArguments,
     run_options: Mapping[str, Any],
     objects: Sequence[str],
     code: dict[str, Callable[..., Any]],
+    problems: list[ConfigProblem],
 ) -> SimulationRequest:
     """Return the request that the arguments make.
 
@@ -159,26 +212,28 @@ def _request(
         named: settings that arguments of their own replace, by these.
         objects: which of data and network are given as Python objects.
         code: filled with the functions in the settings, by the names that these get.
+        problems: those that were found before; all are reported at once.
 
     Raises:
         ConfigError: all problems of the arguments.
         DataError, NetworkError: a file that the settings name cannot be read.
     """
-    options, problems = typed(RunOptions, run_options)
+    options, more = typed(RunOptions, run_options)
+    problems += more
     assert options is not None, "every option has a default"
     settings = _written(federation, problems, code)
     for name, value in named.items():
         settings = _laid(settings, _ARGUMENTS[name], value)
     found, more = typed(Federation, settings)
     problems += more
-    chosen = None if methods is None else _compared(methods, problems)
+    chosen = None if arguments.methods is None else _compared(arguments.methods, problems)
     if found is not None:
         if "network" in objects and found.network is not None:
             found = found.model_copy(update={"network": None})  # a default of tables, or overridden by the object
         request = SimulationRequest(
             federation=found,
             methods=default_methods(found) if chosen is None else chosen,
-            seeds=(found.seed,) if seeds is None else tuple(seeds),
+            seeds=(found.seed,) if arguments.seeds is None else tuple(arguments.seeds),
             **options.model_dump(exclude={"repeats"}),
         )
         problems += problems_of(combination_of(request, [*objects, *code_objects(found, code)]), KEYWORDS)
@@ -217,13 +272,22 @@ def _written(
     """
     if isinstance(federation, Federation):
         return federation.model_dump(mode="json", exclude_unset=True)
-    settings: dict[str, Any] = {} if federation is None else copy.deepcopy(dict(federation))
+    settings: dict[str, Any] = _plain(federation) if isinstance(federation, Mapping) else {}
     learning = settings.get("learning")
     if isinstance(learning, dict):
+        if isinstance(learning.get("optimizer"), torch.optim.Optimizer):
+            text = "it is an optimizer of one network; pass its class, or functools.partial(torch.optim.SGD, lr=0.1)"
+            problems.append(ConfigProblem(("learning", "optimizer"), text))
+            del learning["optimizer"]
         for key in ("loss", "optimizer"):
             if callable(function := learning.get(key)):
                 name = _name_of(function, key)
                 code[name], learning[key] = function, Choice("python", name)
+    simulation = settings.get("simulation")
+    if isinstance(simulation, dict) and (metrics := simulation.get("metrics")) is not None:
+        several = metrics if isinstance(metrics, list | tuple) else [metrics]
+        if any(map(callable, several)):
+            simulation["metrics"] = [_metric(each, code) if callable(each) else each for each in several]
     models = settings.get("partial_models")
     for path, inside in (
         ((), settings),
@@ -235,13 +299,24 @@ def _written(
     return settings
 
 
-def _name_of(function: Callable[..., Any], key: str) -> str:
+def _metric(function: Callable[..., Any], code: dict[str, Callable[..., Any]]) -> Choice:
+    """Return the choice of a user's metric, which has the function's own name; a second one of that name a number."""
+    name = first = _name_of(function)
+    number = 1
+    while code.get(name, function) is not function:
+        number += 1
+        name = f"{first}_{number}"
+    code[name] = function
+    return Choice("python", name)
+
+
+def _name_of(function: Callable[..., Any], key: str = "") -> str:
     """Return `module:function` for a function of the user's: whatever it is, for this key the same in every call."""
     while isinstance(function, functools.partial):
         function = function.func
     kind = type(function)
     module, name = getattr(function, "__module__", kind.__module__), getattr(function, "__name__", kind.__name__)
-    return f"{module}:{key}_{re.sub(r'[^A-Za-z0-9_]', '', name)}"
+    return f"{module}:{key}{'_' if key else ''}{re.sub(r'[^A-Za-z0-9_]', '', name)}"
 
 
 def _edges(graph: nx.Graph, path: SettingPath, problems: list[ConfigProblem]) -> dict[str, list[str]]:
@@ -255,7 +330,7 @@ def _edges(graph: nx.Graph, path: SettingPath, problems: list[ConfigProblem]) ->
     return {"edges": [f"{name(one)}-{name(other)}" for one, other in graph.edges()]}
 
 
-def _compared(methods: Sequence[str], problems: list[ConfigProblem]) -> tuple[Choice, ...]:
+def _compared(methods: Sequence[object], problems: list[ConfigProblem]) -> tuple[Choice, ...]:
     """Return the algorithms to compare, without those that are none."""
     found = []
     for text in methods:

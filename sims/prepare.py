@@ -21,7 +21,7 @@ from fedpeer.config.methods import method_of
 from fedpeer.config.rules import KEYWORDS, Vocabulary
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.own.code import imported
+from fedpeer.data.own.code import loader_with
 from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
@@ -50,7 +50,7 @@ def prepare_simulation(
     Args:
         dataset: used instead of the data set that the federation names.
         module: used instead of the network that the federation names.
-        code: loss and optimizer that came as Python objects, by the names that the federation gives them.
+        code: loss, optimizer and metrics that came as Python objects, by the names that the federation gives them.
         words: how the user's interface names settings.
 
     Raises:
@@ -104,18 +104,20 @@ def prepare_simulation(
         device=device,
         faults=faults,
         metrics={
-            str(method): metrics_of(_wanted_metrics(first, method), found.task, imported) for method in request.methods
+            str(method): metrics_of(_wanted_metrics(first, method), found.task, loader_with(code or {}))
+            for method in request.methods
         },
     )
 
 
 def code_objects(federation: FederationSettings, code: Mapping[str, object]) -> list[str]:
-    """Return which of "loss" and "optimizer" came as Python objects."""
-    chosen = {"loss": federation.learning.loss, "optimizer": federation.learning.optimizer}
+    """Return which of "loss", "optimizer" and "metrics" came as Python objects."""
+    learning, metrics = federation.learning, federation.simulation.metrics
+    chosen = {"loss": (learning.loss,), "optimizer": (learning.optimizer,), "metrics": metrics}
     return [
         name
-        for name, choice in chosen.items()
-        if choice is not None and choice.name == "python" and own_function(choice)[0] in code
+        for name, choices in chosen.items()
+        if any(each is not None and each.name == "python" and own_function(each)[0] in code for each in choices)
     ]
 
 

@@ -217,6 +217,23 @@ class NotebookBars:
         self._output.update(self._ipython.HTML(f"{''.join(lines)}<table>{table}</table>"))
 
 
+class RemarksOnly:
+    """No progress, but what needs attention: a script of Python that asked for nothing."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Do nothing: nothing is open."""
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Remark):
+            self.console.print(f"note: {event.text}", highlight=False, markup=False, soft_wrap=True)
+
+
 class NoProgress:
     """No progress at all (`--quiet`)."""
 

@@ -64,7 +64,7 @@ class Results:
         Raises:
             KeyError: the run has no such method or metric.
         """
-        found = self.summary["methods"][method]
+        found = self._of(method)
         if metric is not None:
             there = found.get("metrics") or {}
             if metric not in there:
@@ -85,9 +85,10 @@ class Results:
                 holds out.
 
         Raises:
-            KeyError: the run has no such peer.
+            KeyError: the run has no such method, seed or peer.
             FileNotFoundError: no examples were held out.
         """
+        self._of(method, seed)
         seed = self.summary["seeds"][0] if seed is None else seed
         stored = load_file(RunFolder(self.folder).models(method, seed, best=best))
         found = {name.removeprefix(f"{peer}/"): value for name, value in stored.items() if name.startswith(f"{peer}/")}
@@ -107,9 +108,8 @@ class Results:
         Raises:
             KeyError: the run has no such method or seed.
         """
+        self._of(method, seed)
         rows = [row for row in self._rows() if row["method"] == method and seed in (None, row["seed"])]
-        if not rows:
-            raise KeyError(method if seed is None else f"{method} with seed {seed}")
         return histories(rows)[method]
 
     def frame(self) -> Any:
@@ -176,6 +176,18 @@ class Results:
         seeds = self.summary["seeds"]
         several = f", {len(seeds)} seeds" if len(seeds) > 1 else ""
         return f"{self.summary['dataset']}, {self.summary['peers']} peers{several}; run {self.folder.name}"
+
+    def _of(self, method: str, seed: int | None = None) -> Mapping[str, Any]:
+        """Return what the summary has of a method.
+
+        Raises:
+            KeyError: the run has no such method or seed.
+        """
+        for what, wanted, there in (("method", method, self.summary["methods"]), ("seed", seed, self.summary["seeds"])):
+            if wanted is not None and wanted not in there:
+                raise KeyError(f'no {what} "{wanted}" in {self.folder.name}; there are {", ".join(map(str, there))}')
+        found: Mapping[str, Any] = self.summary["methods"][method]
+        return found
 
     def _rows(self) -> list[dict[str, Any]]:
         return RunFolder(self.folder).rows()

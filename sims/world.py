@@ -17,7 +17,7 @@ from fedpeer.config.choice import Choice, ChoiceError
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import Dataset, Split
 from fedpeer.data.held import PeerExamples, held
-from fedpeer.data.own.code import imported
+from fedpeer.data.own.code import loader_with
 from fedpeer.learning.assembly import Assembly, DataShape, assemble
 from fedpeer.learning.class_weights import check_class_names
 from fedpeer.learning.groups import plan_for
@@ -82,10 +82,7 @@ def build_world(
     Args:
         code: functions that came as Python objects, by the names that the settings give them.
     """
-
-    def load(name: str) -> Callable[..., Any]:
-        return code[name] if name in code else imported(name)
-
+    load = loader_with(code)
     split = dataset_split(dataset, federation, seed)
     shape, trained = DataShape.of(dataset), trained_of(federation.learning)
 

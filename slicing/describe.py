@@ -146,7 +146,8 @@ def _models(plan: Plan) -> tuple[ModelShape, ...]:
 
 # ------------------------------------------------------------------------------------------------------------ drawing
 
-_WIDTH, _LINE, _BOX, _GAP = 720, 22, 215, 32
+#: The width is that of two boxes, which a phone shows at nearly its size.
+_WIDTH, _LINE, _BOX, _GAP = 432, 22, 208, 16
 
 
 def slices_svg(description: SliceDescription) -> str:
@@ -169,8 +170,8 @@ def slices_svg(description: SliceDescription) -> str:
     )
 
 
-def _text(x: float, y: float, text: str, anchor: str = "start") -> str:
-    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{escape(text)}</text>'
+def _text(x: float, y: float, text: str, anchor: str = "start", size: int = 13) -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">{escape(text)}</text>'
 
 
 def _short(text: str, characters: int) -> str:
@@ -204,8 +205,9 @@ def _dag(description: SliceDescription, colour: Mapping[str, str]) -> tuple[list
             f'<rect x="{x:.1f}" y="{y:.1f}" width="{_BOX}" height="{2 * _LINE}" rx="5" fill="none" '
             f'stroke="{colour[model.name]}" stroke-width="2.5"/></g>'
         )
-        drawn.append(_text(x + 8, y + 17, _short(model.name, 26)))
-        drawn.append(_text(x + 8, y + 35, f"{peers}, {size[model.name]}" if model.name in size else f"{peers}, local"))
+        drawn.append(_text(x + 8, y + 17, _short(model.name, 25)))
+        of_it = f"{peers}, {size[model.name]}" if model.name in size else f"{peers}, local"
+        drawn.append(_text(x + 8, y + 35, of_it, size=12))
     return drawn, top - 2 * _LINE
 
 
@@ -213,11 +215,12 @@ def _kind(kind: KindShape, colour: Mapping[str, str], y: float) -> tuple[list[st
     """Draw a bar for each part, its neurons in the colours of their models; the empty rest is local."""
     names = ", ".join(kind.peers[:4]) + (f" and {len(kind.peers) - 4} more" if len(kind.peers) > 4 else "")
     local = f"{kind.local:,} of {kind.n:,} weights local"
-    drawn = [_text(0, y, _short(names, 60)), _text(_WIDTH - 1, y, local, "end")]
-    left, width = 150, _WIDTH - 150 - 130
+    drawn = [_text(0, y, _short(names, 56)), _text(0, y + _LINE, local)]
+    y += _LINE / 2
+    left, width = 100, _WIDTH - 100 - 150
     for part in kind.parts:
         y += _LINE
-        drawn.append(_text(0, y + 12, _short(part.name, 20)))
+        drawn.append(_text(0, y + 12, _short(part.name, 14)))
         x = float(left)
         for name, count in part.owned.items():
             span = width * count / part.size

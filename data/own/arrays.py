@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import os
 import zipfile
 import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.lib import format as npy
@@ -51,6 +52,8 @@ def npz(
         with open(path, "rb") as file:
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                 raise DataError(f"{path}: it holds one array; store x and y with numpy.savez(file, x=x, y=y)")
+            if not zipfile.is_zipfile(file):  # numpy would take it for a pickle, and tell how to read that unsafely
+                raise zipfile.BadZipFile("it is another kind of file, or ends early")
             file.seek(0)
             stored = np.load(file, allow_pickle=False)
             assert isinstance(stored, NpzFile), "what is neither an array nor a zip is a pickle, which is refused"
@@ -107,28 +110,34 @@ def python_arrays(
     Raises:
         DataError: it cannot be imported, fails, or returns something else.
     """
-    return of_objects(_called(function), function, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
+    made = _called(function)
+    return of_objects(made, function, "returned", task=task, kind=kind, classes=classes, test_fraction=test_fraction)
 
 
 def of_objects(
     made: object,
     name: str = "data",
+    verb: str = "is",
     *,
     task: Task | None = None,
     kind: InputKind | None = None,
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
-    """Return a Dataset made from a Dataset, (x, y) or a PyTorch data set; `name`: its name in errors.
+    """Return a Dataset made from a Dataset, (x, y) or a PyTorch data set.
+
+    Args:
+        name: its name in errors.
+        verb: "returned" in errors, if `name` is that of a function.
 
     Raises:
         DataError: it is something else, or `from_arrays` finds mistakes.
     """
     if isinstance(made, Dataset):
         return _checked(made, name)
-    pair = made if isinstance(made, tuple) else _stacked(name, made)
+    pair = made if isinstance(made, tuple) else _stacked(f"{name} {verb}", made)
     if len(pair) != 2:
-        raise DataError(f"{name} returned a tuple of {len(pair)}; return (x, y)")
+        raise DataError(f"{name} {verb} a tuple of {len(pair)}; it must be (x, y)")
     return from_arrays(name, *pair, source=name, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
 
 
@@ -139,9 +148,15 @@ def _checked(made: Dataset, name: str) -> Dataset:
         DataError: what does not fit, field by field, all at once.
     """
     mistakes = FileMistakes(name)
-    for field, known in (("task", get_args(Task)), ("input_kind", get_args(InputKind))):
-        if (found := getattr(made, field)) not in known:
-            mistakes.add(field, f'it is "{found}"; write one of {", ".join(known)}')
+    title: object = made.name
+    if not isinstance(title, str):
+        mistakes.add("name", f"it is {title!r}; write text")
+    listed = {field: getattr(made, field) for field in ("classes", "user_names", "subclass_names", "feature_names")}
+    for field, names in listed.items():
+        if not isinstance(names, tuple | list):
+            mistakes.add(field, f"it is a {type(names).__name__}; write a tuple of names")
+        elif (other := next((each for each in names if not isinstance(each, str)), None)) is not None:
+            mistakes.add(field, f"{other!r} is no text; write tuple(map(str, {field}))")
     for field in ("x", "y", "user_N", "subclass_N", "test_N"):
         if (value := getattr(made, field)) is not None and not isinstance(value, np.ndarray):
             mistakes.add(field, f"it is a {type(value).__name__}; convert it with numpy.asarray({field})")
@@ -161,7 +176,8 @@ def _checked(made: Dataset, name: str) -> Dataset:
         _finite(x, "x", mistakes)
     if len(y) != len(x):
         mistakes.add("y", f"it has {len(y)} entries, but x has {len(x)}; the numbers must be equal")
-    named = {**_named(made, "user", mistakes), **_named(made, "subclass", mistakes)}
+    as_tuples = {field: tuple(names) for field, names in listed.items() if isinstance(names, list)}
+    named = {**as_tuples, **_named(made, "user", mistakes), **_named(made, "subclass", mistakes)}
     test_N = made.test_N
     if test_N is not None and _one_each(test_N, "test_N", len(x), mistakes) and test_N.dtype != np.bool_:
         # 0 and 1 would be the numbers of two examples, where True and False choose from all of them
@@ -197,7 +213,10 @@ def _named(made: Dataset, what: str, mistakes: FileMistakes) -> dict[str, Any]:
     if number_N is None or not _one_each(number_N, field, len(made.x), mistakes):
         return {}
     if number_N.dtype.kind not in "iu":
-        mistakes.add(field, f"it holds {number_N.dtype}; convert it with {field}.astype(numpy.int64)")
+        names_first = f"{what}_names, {field} = numpy.unique({field}, return_inverse=True)"
+        way_out = f"number them: {names_first}" if number_N.dtype.kind in "USO" else f"{field}.astype(numpy.int64)"
+        mistakes.add(field, f"it holds {number_N.dtype}; convert it, {way_out}")
+        return {}
     elif np.any(number_N < 0) or (names and np.any(number_N >= len(names))):
         known = f"those of {len(names)} names, " if names else ""
         mistakes.add(field, f"numbers from {number_N.min()} to {number_N.max()} are not {known}from 0 on")
@@ -218,23 +237,34 @@ def _called(function: str) -> Any:
     factory = imported(function)
     try:
         return factory()
-    except Exception as problem:  # whatever the user's function raises
+    except (Exception, SystemExit) as problem:  # whatever the user's function raises
         raise DataError(f"{function}: calling it without arguments failed: {_reason(problem)}") from problem
 
 
-def _reason(problem: Exception) -> str:
+def _reason(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {problem}"
 
 
-def _stacked(function: str, items: Any) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Return the inputs and labels of all items of a map-style data set."""
+def _way_out(items: object) -> str:
+    """Return what a user of a well-known type can do instead; "" for the others."""
+    if isinstance(items, np.ndarray):
+        return "give the targets beside it, (x, y)"
+    if isinstance(items, os.PathLike):
+        return f"name the file by its kind, such as csv:{items},label=NAME"
+    if hasattr(items, "columns"):  # of pandas, polars, pyarrow
+        return 'take its columns as arrays, such as (frame[["age", "dose"]].to_numpy(), frame["ill"].to_numpy())'
+    return ""
+
+
+def _stacked(subject: str, items: Any) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
+    """Return the inputs and labels of all items of a map-style data set; `subject` begins the sentence of an error."""
     try:
         pairs = [items[i] for i in range(len(items))]
         return np.stack([np.asarray(x) for x, _ in pairs]), np.stack([np.asarray(y) for _, y in pairs])
     except Exception as problem:  # whatever the user's items raise
         raise DataError(
-            f"{function} returned {type(items).__name__}, not a Dataset, (x, y), or items (input, label) of one shape: "
-            f"{_reason(problem)}"
+            f"{subject} {type(items).__name__}, not a Dataset, (x, y), or items (input, label) of one shape: "
+            f"{_way_out(items) or _reason(problem)}"
         ) from problem
 
 
@@ -357,9 +387,10 @@ def _finite(array: NDArray[np.generic], name: str, mistakes: FileMistakes) -> No
     if len(bad):
         place = ", ".join(map(str, bad[0]))
         value = array[tuple(bad[0])]
+        others = f", nor are {len(bad) - 1} more" if len(bad) > 1 else ""
         mistakes.add(
             f"{name}[{place}]",
-            f"{value} is not a finite number in float32, nor are {len(bad) - 1} more; clean the array",
+            f"{value} is not a finite number in float32{others}; clean the array",
         )
 
 

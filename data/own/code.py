@@ -9,7 +9,7 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fedpeer.data.dataset import DataError
@@ -32,7 +32,7 @@ def imported(name: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except Exception as problem:  # whatever the user's module raises while it is imported
+    except (Exception, SystemExit) as problem:  # whatever the user's module raises while it is imported
         missing = isinstance(problem, ModuleNotFoundError)
         hint = "; start fedpeer in its folder, put that on PYTHONPATH, or install it" if missing else ""
         reason = f"{type(problem).__name__}: {problem}"
@@ -41,6 +41,11 @@ def imported(name: str) -> Callable[..., Any]:
     if not callable(found):
         raise DataError(f"{name}: {module_name} ({module.__file__}) has no function {function}")
     return found
+
+
+def loader_with(code: Mapping[str, Callable[..., Any]]) -> Callable[[str], Callable[..., Any]]:
+    """Return a loader of functions by name: those that came as Python objects, else what can be imported."""
+    return lambda name: code[name] if name in code else imported(name)
 
 
 def check_allowed(

@@ -16,6 +16,8 @@ from fedpeer.data.own.columns import described, drawn_test_part
 from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of, opening
 
 _SEEN_THROUGH = "it has transparent pixels; say what is behind them with background=white or =black"
+#: Most pixels of a side to which images are brought.
+SIDE_MAX = 4096
 #: By how much a shade of 2 or 4 bits grows when it is read as one of 8.
 _STEPS = {"L;2": 85, "L;4": 17}
 
@@ -45,10 +47,13 @@ def images(
     except ImportError:
         raise DataError(f"{path}: reading images needs Pillow; install it with pip install fedpeer[images]") from None
     root = Path(path)
+    if root.is_file():
+        raise DataError(f"{path} is a file, not a folder; name the one that holds a folder of images for each class")
     if not root.is_dir():
         raise DataError(f"there is no folder {path}; it must hold one folder of images for each class")
-    if len(resize) > 2 or any(side < 1 for side in resize):
-        raise DataError(f"resize={'+'.join(map(str, resize))}: write one size in pixels, or width+height")
+    if len(resize) > 2 or any(not 1 <= side <= SIDE_MAX for side in resize):
+        given = "+".join(map(str, resize))
+        raise DataError(f"resize={given}: write one size in pixels, or width+height, each at most {SIDE_MAX}")
     mistakes = FileMistakes(path)
     with opening(path):
         folders = sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
@@ -76,7 +81,7 @@ def images(
                 str(file.relative_to(root)),
                 f"it is {_described(image)}, but {files[0][0].relative_to(root)} is {_described(found[0])}; bring them "
                 "to one size with resize=..., to one kind with colours=grey or colours=rgb",
-                group=image.shape,
+                group="size" if image.shape[0] == found[0].shape[0] else "colours",
             )
     mistakes.stop_if_any()
     y = np.array([number for _, number in files], dtype=np.int64)

@@ -27,6 +27,7 @@ from fedpeer.peer.state.events import (
     Work,
     Worked,
 )
+from fedpeer.slicing.flat import digest_of
 
 
 class JobRunner:
@@ -54,6 +55,8 @@ class JobRunner:
     def _take(self, outfit: Outfit, trainer: LocalTrainer) -> None:
         """Train on these data from now on."""
         self._outfit, self._trainer = outfit, trainer
+        held_out = outfit.local_task.valid_part
+        self._held_out = digest_of({"x": held_out.inputs(), "y": held_out.y_M}) if len(held_out) else ""
         self._tested = outfit.held.tested(outfit.dataset) if self._metrics else None
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {self._prepared.file.id: outfit.held})
 
@@ -74,7 +77,8 @@ class JobRunner:
         try:
             found = prepared.refresh.look(self._outfit)
         except DataError as problem:
-            self._warn("data_not_taken", f"the changed data are not used, but those before: {problem}")
+            why = " ".join(str(problem).split())  # all mistakes in a file are on lines of their own
+            self._warn("data_not_taken", f"the changed data are not used, but those before: {why}")
             return
         if found is not None:
             before, now = self._outfit.local_task.examples, found.local_task.examples
@@ -88,13 +92,16 @@ class JobRunner:
         validation = self._trainer.validate(job.x_n)
         try:
             models.save(self._folder, self._card, job.x_n, self._layout)
-            if validation is not None and (found := models.BestRound.of(job.round, *validation)) is not None:
+            if validation is not None and (found := self._validated(job, validation)) is not None:
                 models.save_best(self._folder, self._card, job.x_n, self._layout, found)
         except OSError as problem:
             self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
         except models.ModelError as problem:
             self._warn("model_not_kept", str(problem))
         return replace(self._measured(done, job), validation=validation)
+
+    def _validated(self, job: Evaluate, validation: tuple[float, float]) -> models.BestRound | None:
+        return models.BestRound.of(job.round, *validation, self._held_out)
 
     def _measured(self, evaluated: Evaluated, job: Evaluate) -> Evaluated:
         """Add the metrics that the peer's own file names."""

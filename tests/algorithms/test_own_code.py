@@ -75,7 +75,9 @@ def test_it_is_mapped_and_differentiated_as_fedpeers() -> None:
     [
         (lambda z, y: 3.0, "returned float; it must return a tensor"),
         (lambda z, y: z, r"returned shape \(3, 4\) for outputs \(3, 4\); it must return one number, or \(3,\)"),
-        (lambda z: z.mean(), "failed: TypeError"),
+        (lambda z, y: z.argmax(1), "returned torch.int64, which has no gradient; return real numbers"),
+        (lambda z, y: z.sum(1) * torch.nan, "gradient NaN for every output"),
+        (lambda z: z.mean(), "failed: TypeError.*; it gets outputs"),
         (lambda z, y: z.nonsense(), "failed: AttributeError"),
         (branching, "cannot be computed for many peers at once"),
         (lambda z, y: z.mean() * torch.rand(()), "without .item\\(\\), random numbers, or branches"),
@@ -134,6 +136,13 @@ def test_who_treats_tensors_as_a_whole_trains_one_peer_after_the_other() -> None
 def test_what_is_wrong_with_an_optimizer_is_told(function: Any, settings: dict[str, Any], said: str) -> None:
     with pytest.raises(OptimizerError, match=f'optimizer "python:mine:own".*{said}'):
         OptimizerChoice("python:mine:own", settings, function).build([nn.Parameter(torch.zeros(2))])
+
+
+@pytest.mark.parametrize("betas", [2, (0.9,), (0.9, 0.99, 0.999)])
+def test_a_setting_of_several_numbers_says_how_many(betas: Any) -> None:
+    choice = OptimizerChoice("Adam", {"lr": 0.1, "betas": betas})
+    with pytest.raises(OptimizerError, match=r'"Adam": betas = .*: write 2, as in betas=0.9\+0.999'):
+        choice.build([nn.Parameter(torch.zeros(2))])
 
 
 def test_a_step_that_fails_is_told() -> None:

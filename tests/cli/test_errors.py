@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeer.cli.errors import _TEMPORARY, _USERS_MISTAKES, is_users_mistake, temporary
+from fedpeer.cli.errors import _TEMPORARY, _USERS_MISTAKES, forbidden, is_users_mistake, temporary
+from fedpeer.cli.outcome import outcome_of
 
 
 @pytest.mark.parametrize("name", sorted(_TEMPORARY))
@@ -48,6 +49,17 @@ def test_every_exception_named_here_exists(name: str) -> None:
     module, _, kind = name.rpartition(".")
     error = getattr(importlib.import_module(module), kind)
     assert is_users_mistake(error.__new__(error)), "whatever it is made of"
+
+
+def test_a_file_that_may_not_be_used_is_the_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whichever command comes upon it: `new`, `init` and `predict` only look whether it is there."""
+
+    def denied() -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "locked/x")
+
+    assert outcome_of(denied, ["new", "locked/x"]) == 2
+    assert capsys.readouterr().err.startswith("locked/x: permission denied; check the permissions")
+    assert forbidden(PermissionError(errno.EACCES, "a port")) == ""
 
 
 def test_other_exceptions_are_ours() -> None:

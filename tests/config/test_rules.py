@@ -339,6 +339,18 @@ def test_what_needs_averages_of_models_alone_is_refused_for_others(method: str, 
     assert problems_of(combination({"learning": learning, "methods": ["full-averaging"]})) == []
 
 
+def test_an_algorithm_of_a_cell_is_sent_to_a_file() -> None:
+    """Training processes import it by name, and have another `__main__`."""
+    with pytest.raises(ConfigError, match=r"into a file, such as loops\.py, and name it python:loops:Warmed"):
+        Federation.model_validate({"learning": {"algorithm": "python:__main__:Warmed"}})
+
+
+@pytest.mark.parametrize("weight", ["-1", "0", "nan", "10000000"])
+def test_a_weight_of_a_class_that_is_none_is_named(weight: str) -> None:
+    with pytest.raises(ConfigError, match=r"learning.class_weights +ill=.*: write a weight of more than 0"):
+        Federation.model_validate({"learning": {"class_weights": f"well=1,ill={weight}"}})
+
+
 @pytest.mark.parametrize("method", ["mocha", "cocoa", "minibatch-sgd", "pfedvem", "pfedvem-gossip", "global,lam=0.1"])
 def test_losses_of_their_own_take_no_class_weights(method: str) -> None:
     """So it is told for each of them by name, and for none that trains by `learning.loss`."""

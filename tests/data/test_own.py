@@ -492,6 +492,11 @@ WHOLE = Dataset(
         ({"test_N": np.array([True])}, "test_N: its shape is (1,), but x has 4 examples; it must be (4,)"),
         ({"test_N": np.array([0, 0, 1, 1])}, "test_N: it holds int64; it must be True (for testing) and False: write"),
         ({"y": [0, 1, 0, 1]}, "y: it is a list; convert it with numpy.asarray(y)"),
+        ({"name": 3}, "name: it is 3; write text"),
+        ({"classes": "ab"}, "classes: it is a str; write a tuple of names"),
+        ({"classes": (0, 1)}, "classes: 0 is no text; write tuple(map(str, classes))"),
+        ({"user_N": np.array(["a", "b", "a", "b"])}, "number them: user_names, user_N = numpy.unique(user_N, return"),
+        ({"x": np.array([[np.nan, 0, 0]] + [[0] * 3] * 3, np.float32)}, "nan is not a finite number in float32; clean"),
         ({"feature_names": ("age",)}, "feature_names: there are 1, but x has 3 features; name each"),
     ],
     ids=str,
@@ -520,6 +525,40 @@ def test_whose_an_example_is_may_be_of_any_type_of_whole_numbers(what: str, kind
     assert getattr(found, f"{what}_N").dtype == np.int64
     assert getattr(found, f"{what}_N").tolist() == [1, 0, 1, 1]
     assert getattr(found, f"{what}_names") == ("north", "south")
+
+
+def test_a_word_that_does_not_exist_is_told_where_it_is_written() -> None:
+    with pytest.raises(DataError, match='mine: input_kind: it is "foo"; write one of features, image, tokens'):
+        Dataset(name="mine", x=WHOLE.x, y=WHOLE.y, task="classification", input_kind="foo")  # type: ignore[arg-type]
+
+
+def test_names_may_be_a_list() -> None:
+    names: Any = list(WHOLE.classes)
+    assert of_objects(replace(WHOLE, classes=names)).classes == WHOLE.classes
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (3, "data is int, not a Dataset, (x, y), or items"),
+        (np.zeros((4, 3)), "data is ndarray, not a Dataset, (x, y), or items (input, label) of one shape: give the"),
+        (Path("ward.csv"), "name the file by its kind, such as csv:ward.csv,label=NAME"),
+        ((1, 2, 3), "data is a tuple of 3; it must be (x, y)"),
+    ],
+    ids=str,
+)
+def test_what_is_no_data_set_is_told_as_what_it_is(given: object, said: str) -> None:
+    with pytest.raises(DataError) as found:
+        of_objects(given)
+    assert said in str(found.value)
+
+
+def test_a_file_of_another_kind_is_no_pickle_to_be_loaded_unsafely(tmp_path: Path) -> None:
+    path = tmp_path / "table.npz"
+    path.write_text("a,b\n1,2\n")
+    with pytest.raises(DataError, match="it is another kind of file") as found:
+        npz(path=str(path))
+    assert "pickle" not in str(found.value)
 
 
 def test_without_names_users_are_named_by_their_numbers() -> None:
@@ -637,7 +676,19 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     message = _message(images, path=str(tmp_path), resize=(6, 4))
     assert "b/3.png: its pixels are RGBA" in message
     assert "b/4.png: it cannot be read as an image" in message
-    assert "write one size" in _message(images, path=str(tmp_path), resize=(0,))
+    for side in (0, 99_999_999):  # of which Pillow would ask for the memory
+        assert "write one size in pixels, or width+height, each at most" in _message(
+            images, path=str(tmp_path), resize=(side,)
+        )
+    assert "is a file, not a folder" in _message(images, path=str(tmp_path / "a" / "1.png"))
+
+
+def test_of_many_images_of_other_sizes_the_first_is_named(tmp_path: Path) -> None:
+    for number in range(20):
+        _paint(tmp_path / "ab"[number % 2] / f"{number}.png", (4 + number, 6))
+    message = _message(images, path=str(tmp_path))
+    assert message.count("bring them to one size with resize=") == 1
+    assert "(and 18 more like it)" in message
 
 
 @pytest.fixture
@@ -788,6 +839,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
         "def three(): return 1, 2, 3\n"
         "def nothing(): return None\n"
         "def needs(x): return x\n"
+        "def ends(): raise SystemExit(3)\n"
         "value = 3\n"
     )
     (tmp_path / "my_broken.py").write_text("1 / 0\n")
@@ -815,6 +867,7 @@ def test_a_function_of_ones_own_gives_the_data(module: str) -> None:
         ("my_wards:value", "has no function value"),
         ("my_wards:needs", "calling it without arguments failed: TypeError"),
         ("my_wards:whole", "failed: ImportError"),
+        ("my_wards:ends", "calling it without arguments failed: SystemExit: 3"),
         ("my_wards:three", "returned a tuple of 3"),
         ("my_wards:nothing", "returned NoneType, not a Dataset"),
     ],

@@ -84,15 +84,39 @@ def test_a_network_of_a_peers_own_stands_in_for_the_federations() -> None:
     assert found.layout.n == 4 * 9 + 9 + 9 * 3 + 3
 
 
+class Odd(nn.Module):
+    """Returns something else than logits."""
+
+    def __init__(self, answer: Any) -> None:
+        super().__init__()
+        self.head, self.answer = nn.Linear(4, 3), answer
+
+    def forward(self, x: Tensor) -> Any:
+        return self.answer(self.head(x))
+
+
 @pytest.mark.parametrize(
     ("answer", "said"),
     [
         (lambda shape, outputs: nn.Linear(shape[0], outputs + 1), r"it must be \(2, 3\)"),
         (lambda shape, outputs: nn.Linear(shape[0] + 1, outputs), "cannot take two examples"),
+        (
+            lambda: Odd(lambda x: (x, x)),
+            r"returned tuple for two examples; it must return one tensor of shape \(2, 3\)",
+        ),
+        (
+            lambda: Odd(lambda x: dict[str, Tensor]()["logits"]),
+            "cannot take two examples .*: KeyError: 'logits'; choose a network",
+        ),
+        (lambda: Odd(lambda x: x.long()), "output is torch.int64; it must be torch.float32"),
+        (lambda: nn.Linear(4, 3).double(), r"parameters of torch.float64; convert it with .float\(\)"),
+        (lambda: nn.Linear(4, 3).requires_grad_(False), "nothing to train: no parameter has requires_grad"),
+        (lambda: torch.jit.script(nn.Linear(4, 3)), "TorchScript, which cannot be traced; take the nn.Module"),
         (lambda: 3, "must return an nn.Module"),
         (lambda shape, outputs: 1 / 0, "ZeroDivisionError"),
     ],
 )
+@pytest.mark.filterwarnings("ignore:`torch.jit:DeprecationWarning")
 def test_a_users_own_network_that_does_not_fit_is_said(answer: Any, said: str) -> None:
     federation = Federation(network=parse_choice("python:mypkg:build"))
     with pytest.raises(NetworkError, match=said):

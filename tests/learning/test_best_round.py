@@ -31,6 +31,15 @@ def test_the_better_round_has_the_better_score_or_the_same_and_a_smaller_loss(
     assert one.beats(other, counts=counts) == better
 
 
+def test_scores_on_other_examples_are_not_compared() -> None:
+    """Nor are those of a release that did not say on which they are: it had the same."""
+    pairs = ((1.0, ""), (1.0, "a"), (0.5, "b"))
+    old, before, now = (BestRound(round=1, score=score, loss=0.1, examples=on) for score, on in pairs)
+    assert now.beats(before, counts=True)
+    assert not now.beats(old, counts=True)
+    assert not BestRound(round=2, score=0.5, loss=0.1, examples="a").beats(before, counts=True)
+
+
 @pytest.mark.parametrize(("score", "loss"), [(0.5, math.nan), (math.nan, 0.5), (0.9, math.inf)])
 def test_a_model_that_diverged_is_never_the_best(score: float, loss: float) -> None:
     assert BestRound.of(3, score, loss) is None

@@ -168,6 +168,7 @@ def test_settings_of_a_perceptron() -> None:
         ),
         (lambda: mlp((64,), 10, layers=(64, 30, 9)), ["64+30+9", "10 outputs", "write 64+30+10"]),
         (lambda: mlp((64,), 10, layers=(64,)), ["64", "at least two sizes"]),
+        (lambda: mlp((4,), 2, layers=(4, 9_999_999_999, 2)), ["4+9999999999+2", "write at most 1000000"]),
         (lambda: mlp((64,), 10, layers=(64, 0, 10)), ["64+0+10", "1 or more"]),
         (lambda: mlp((64,), 10, dropout=1.0), ["dropout = 1.0", "from 0 to below 1"]),
         (lambda: lateral_mlp((64,), 10, hidden=()), ["hidden", "at least one size"]),

@@ -174,6 +174,80 @@ def test_a_graph_of_networkx_is_a_topology(tmp_path: Path) -> None:
     assert all(all(map(same_bits, each, expected)) for each in found)
 
 
+def test_all_mistakes_of_a_call_are_told_at_once(tmp_path: Path) -> None:
+    wrong: dict[str, Any] = {"methods": "local", "seeds": [1, -1], "out": None, "workers": 0, "on_event": 3}
+    optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
+    settings = {"learning": {"rounds": -1, "optimizer": optimizer, "algorithm": Net}, 3: 4}
+    with pytest.raises(ConfigError) as told:
+        api.simulate((X, Y), Net, federation=settings, **wrong)  # type: ignore[arg-type]
+    assert {problem.dotted: problem.text for problem in told.value.problems} == {
+        "methods": 'found "local" (text); write a list',
+        "seeds.1": "found -1; write 0 or more",
+        "out": "found nothing; write a path",
+        "workers": "found 0; write 1 or more",
+        "on_event": "it cannot be called; pass a function of one event",
+        "network": "found Net, no network yet; pass what it returns: Net(...)",
+        "learning.rounds": "found -1; write 1 or more",
+        "learning.optimizer": "it is an optimizer of one network; pass its class, or "
+        "functools.partial(torch.optim.SGD, lr=0.1)",
+        "learning.algorithm": f"found a Python object; write its name, python:{__name__}:Net",
+        "3": "found 3; write text",
+    }
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        ({"seeds": 3}, "seeds  found 3; write a list"),
+        ({"seeds": []}, "seeds  found an empty list; write at least 1 of them"),
+        ({"seeds": [1, 1]}, "seeds  1 is listed twice"),
+        ({"seeds": [0.5]}, "found 0.5; write a whole number"),
+        ({"methods": []}, "methods  found an empty list"),
+        ({"resume": 3}, "resume  found 3; write text"),
+        ({"federation": "federation.yaml"}, "federation  found str; write a mapping"),
+    ],
+    ids=str,
+)
+def test_an_argument_of_another_type_is_named(tmp_path: Path, given: dict[str, Any], text: str) -> None:
+    with pytest.raises(ConfigError) as told:
+        simulated(tmp_path, Net(), **given)
+    assert text in str(told.value)
+
+
+def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
+    settings = {"learning": {"rounds": np.int64(1)}, "simulation": {"peers": np.int32(2), "split": "iid"}}
+    found = simulated(tmp_path, Net(), federation=settings, seeds=np.arange(1), workers=1)
+    assert found.summary["peers"] == 2
+
+
+def test_a_compiled_module_is_the_module_that_was_compiled(tmp_path: Path) -> None:
+    once = {**SETTINGS, "learning": {"rounds": 1}}
+    module: Any = torch.compile(seeded(Net), backend="eager")
+    compiled = simulated(tmp_path / "compiled", module, federation=once, workers=1)
+    plain = simulated(tmp_path / "plain", seeded(Net), federation=once, workers=1)
+    assert all(map(same_bits, weights(plain), weights(compiled)))
+
+
+def test_metrics_may_be_functions_of_a_cell(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """What fails is told by a script that asked for no progress, too."""
+
+    def spoiled(y: Any, answers: Any) -> float:
+        raise ValueError("no such patients")
+
+    def share_of(number: int) -> Callable[[Any, Any], float]:
+        return lambda y, answers: float((y == number).mean())
+
+    metrics = ["f1", share_of(0), share_of(1), spoiled]
+    once = {"learning": {"rounds": 1}, "simulation": {"peers": 2, "split": "iid", "metrics": metrics}}
+    found = simulated(tmp_path, Net(), federation=once, workers=1, methods=["local"])
+    shares = [found.score("local", f"python:{__name__}:lambda{number}") for number in ("", "_2")]
+    assert sum(shares) == pytest.approx(1)
+    assert 0 < found.score("local", "f1") <= 1
+    note = f"note: local: the metric python:{__name__}:spoiled failed: ValueError: no such patients\n"
+    assert capfd.readouterr().err == note
+    assert (RunFolder(found.folder).read("settings") or {})["objects"] == ["data", "network", "metrics"]
+
+
 def test_a_directed_graph_is_refused_with_the_way_out(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="this graph is directed; make it undirected"):
         simulated(tmp_path, Net(), federation={**SETTINGS, "gossip": {"topology": nx.DiGraph([(0, 1)])}})

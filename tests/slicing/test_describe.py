@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import pytest
 import torch
 from torch import nn
 
+from fedpeer.runs import report
 from fedpeer.slicing.describe import describe_slices, slices_svg
 from fedpeer.slicing.models import ModelGraph, PartialModel
 from fedpeer.slicing.plan import compile_plan
@@ -61,6 +63,27 @@ def test_the_picture_is_well_formed_and_names_everything() -> None:
         assert piece in text
     assert "currentColor" in svg
     assert all(colour not in svg for colour in ("#000", "black", "white"))
+
+
+def test_the_picture_is_read_on_a_phone() -> None:
+    """A page of 390 pixels shows it whole: its numbers, which end the lines, would else be behind the edge."""
+    drawing = ET.fromstring(slices_svg(describe_slices(PLAN, dict.fromkeys(PLAN.peers, NETWORK))))
+    width = float(drawing.attrib["viewBox"].split()[2])
+    assert width <= 440
+    svg = "{http://www.w3.org/2000/svg}"
+    bar = max(
+        float(each.attrib["x"]) + float(each.attrib["width"])
+        for each in drawing.iter(f"{svg}rect")
+        if "rx" not in each.attrib
+    )
+    assert bar + 7 * len("280 of 300 shared") <= width, "no count is over a bar"
+    for text in drawing.iter(f"{svg}text"):
+        x, length = float(text.attrib["x"]), 7 * len(text.text or "")
+        left = x - length if text.attrib["text-anchor"] == "end" else x
+        assert left >= 0
+        assert left + length <= width
+    css = Path(report.__file__).with_name("report.css").read_text(encoding="utf-8")
+    assert all("min-width" not in line for line in css.splitlines() if line.startswith("figure.wide"))
 
 
 @pytest.mark.slow

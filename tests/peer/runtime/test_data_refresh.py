@@ -14,6 +14,7 @@ import pytest
 from fedpeer.config.peer_file import DataSettings, PeerFile
 from fedpeer.data.dataset import DataError
 from fedpeer.learning.holdings import held_by
+from fedpeer.learning.models import BestRound, best_round
 from fedpeer.peer.runtime.data_refresh import DataRefresh
 from fedpeer.peer.runtime.prepared import Prepared
 from tests.peer.runtime.alone import alone_at
@@ -68,6 +69,29 @@ def test_a_running_peer_trains_on_rows_that_were_appended(tmp_path: Path) -> Non
         assert running.process._bench._trainer.local_task is found.local_task
 
 
+def test_the_best_round_is_sought_anew_on_other_examples(tmp_path: Path) -> None:
+    """A round that was lucky with few examples would else stay the best one for good."""
+    text, path = "a,b,outcome\n" + rows(40), tmp_path / "ward.csv"
+    with whole(ann(tmp_path, text, validation=0.1)) as running:
+        bench = running.process._bench
+
+        def kept() -> BestRound:
+            found = best_round(bench._folder / "best.json")
+            assert found is not None
+            return found
+
+        running.line("evaluated")
+        before = running.inside(lambda: bench._held_out)
+        assert kept().examples == before
+        put(path, text + rows(400))
+        running.line("data_taken")
+        now = running.inside(lambda: bench._held_out)
+        assert now != before
+        running.line("evaluated", since=len(running.lines))
+        running.line("evaluated", since=len(running.lines))
+        assert kept().examples == now
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
@@ -87,6 +111,7 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
         line = running.line("data_not_taken")
         assert line.level == "warning"
         assert said in line.text
+        assert "?" not in line.text
         round = running.state.durable.round
         assert running.inside(lambda: running.process._bench._trainer.examples) == 30
         put(path, text + rows(40))
