@@ -163,7 +163,7 @@ def test_it_fits_the_terminal(peers: int, width: int) -> None:
     peer = FakePeer(peers)
     empty = shown(peer.status, width)
     assert "not measured yet" in empty
-    assert "No averaging group yet" in empty
+    assert "No averaging group yet: waiting for the peers to connect.\n" in empty
     for _ in range(40):
         peer.round()
     found = shown(peer.status, width)
