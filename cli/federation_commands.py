@@ -163,7 +163,8 @@ def revoke(
 
     authority = open_authority(folder)
     roster = change_roster(authority, lambda old, key: expel(old, peer, key))
-    print(f"{peer} has been removed: roster {roster.number} has {len(roster.entries)} peers.", flush=True)
+    left = len(roster.entries)
+    print(f"{peer} has been removed: roster {roster.number} has {left} peer{'s' * (left != 1)}.", flush=True)
     print("\n".join(delivery_lines(asyncio.run(announce(authority, roster)))))
 
 

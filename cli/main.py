@@ -89,7 +89,7 @@ def fedpeer_options(
 
 @app.command()
 def version() -> None:
-    """Print the version and, if it is no release, the commit."""
+    """Print the version and, where it is known, the commit."""
     from fedpeer.runs.environment import source_commit
 
     commit = source_commit()

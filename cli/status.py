@@ -229,7 +229,7 @@ def _groups(status: dict[str, Any], width: int) -> RenderableType:
     from fedpeer.runs.summary import count_text
 
     if not status["groups"]:
-        return _text("No averaging group yet: waiting for the peers to connect.\n", "dim")
+        return _text("No averaging group yet: waiting for the peers to connect.", "dim")
     wide = width >= WIDE
     sizes = [">members", ">parameters"] if wide else [">members"]
     table = _table(["group", *sizes, ">round", ">weight", ">disagreement", *([">sent"] if wide else []), "waiting for"])

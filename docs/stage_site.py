@@ -1,8 +1,8 @@
 """Put the pages of the site together: `python docs/stage_site.py build/site-pages`; `make site` does, and builds it.
 
-README.md is the first page. Each page, and each file that a page links to, is copied to the place that it has in the
-repository, so that the links of the pages lead to the same things in the site. A link to a folder leads to its list of
-files. `docs/api.md` is made from the docstrings of all public names.
+README.md is the first page, and ends with the version. Each page, and each file that a page links to, is copied to the
+place that it has in the repository, so that the links of the pages lead to the same things in the site. A link to a
+folder leads to its list of files. `docs/api.md` is made from the docstrings of all public names.
 """
 
 from __future__ import annotations
@@ -14,10 +14,19 @@ from collections import deque
 from pathlib import Path
 
 import fedpeer
+from fedpeer.runs.environment import source_commit
 
 ROOT = Path(__file__).resolve().parents[1]
-#: Pages to which nothing has to link.
-FIRST = ("README.md", "CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md", "benchmarks/RESULTS.md")
+#: Pages, and their style, to which nothing has to link.
+FIRST = (
+    "README.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "CODE_OF_CONDUCT.md",
+    "SECURITY.md",
+    "benchmarks/RESULTS.md",
+    "docs/site.css",
+)
 _LINK = re.compile(r"(\]\()([^)#\s]+)((?:#[^)\s]*)?\))")
 
 
@@ -45,6 +54,8 @@ def stage(target: Path) -> list[Path]:
         place.write_text(text, encoding="utf-8")
         waiting += linked
     (target / "docs" / "api.md").write_text(_reference(), encoding="utf-8")
+    with (target / "README.md").open("a", encoding="utf-8") as first_page:
+        first_page.write(f"\n*These pages are of fedpeer {fedpeer.__version__}, commit {source_commit()}.*\n")
     return sorted(path.relative_to(target) for path in target.rglob("*") if path.is_file())
 
 

@@ -14,6 +14,8 @@ from fedpeer.version import __version__
 
 #: The folder in which the package `fedpeer` is: the checkout, or site-packages.
 _PLACE = Path(__file__).parents[2]
+#: File of archives and wheels with the commit that they were built from; `setup.py` writes it.
+BUILT_FROM = "fedpeer/COMMIT"
 #: Packages beside fedpeer whose version can change results.
 _PACKAGES = ("torch", "numpy", "scipy", "scikit-learn", "numba", "networkx")
 
@@ -37,13 +39,17 @@ def environment(device: str, device_name: str | None = None) -> dict[str, Any]:
 
 
 def source_commit() -> str | None:
-    """Return the commit of fedpeer's own code: of its checkout, or the one that pip installed; None for a release.
+    """Return the commit of fedpeer's own code, as far as it is known.
 
-    A checkout whose files differ from the commit is said to be changed.
+    A checkout has one, and is said to be changed if its files differ from it. Of an installation it is the commit that
+    it was built from, or that pip noted.
     """
     if (_PLACE / ".git").exists():
         found = _revision(_PLACE)
         return None if found is None else found["commit"][:12] + ", changed" * found["changed"]
+    built = _PLACE / BUILT_FROM
+    if built.exists():
+        return built.read_text(encoding="utf-8").strip()
     try:
         installed = json.loads(distribution("fedpeer").read_text("direct_url.json") or "{}")
     except PackageNotFoundError:

@@ -114,7 +114,8 @@ def test_no_peer_there(fedpeer: Fedpeer, running: Running) -> None:
     for command in ("status", "dashboard"):
         found = fedpeer(command, "--config", "peer3.yaml")
         assert (found.code, found.out) == (2, "")
-        assert f"No peer answers at {running.url} (Connection refused)" in found.err.replace("\n ", "")
+        said = " ".join(found.err.split())
+        assert f"No peer answers at {running.url} (Connection refused): it ended after its last round" in said
 
 
 @pytest.mark.parametrize(
@@ -163,7 +164,7 @@ def test_it_fits_the_terminal(peers: int, width: int) -> None:
     peer = FakePeer(peers)
     empty = shown(peer.status, width)
     assert "not measured yet" in empty
-    assert "No averaging group yet" in empty
+    assert "No averaging group yet: waiting for the peers to connect.\n" in empty
     for _ in range(40):
         peer.round()
     found = shown(peer.status, width)

@@ -15,6 +15,7 @@ import pytest
 from ruamel.yaml import YAML
 
 import fedpeer
+from fedpeer.runs.environment import BUILT_FROM, source_commit
 from tests.runs.test_environment import git
 
 from .pages import ROOT
@@ -115,13 +116,14 @@ def test_wheel_and_source_archive_have_all_of_it_and_run(tmp_path: Path) -> None
         for path in (ROOT / name).rglob("*")
         if path.suffix in kinds and "__pycache__" not in path.parts
     } | {f"fedpeer/{path.name}" for path in (ROOT / "fedpeer").iterdir() if path.suffix in kinds}
+    expected.add(BUILT_FROM)
     with zipfile.ZipFile(wheel) as file:
         assert {name for name in file.namelist() if ".dist-info/" not in name} == expected
         assert any(name.endswith("licenses/LICENSE") for name in file.namelist())
         file.extractall(tmp_path / "installed")
     with tarfile.open(archive) as source:
         names = {name.partition("/")[2] for name in source.getnames()}
-    assert {"README.md", "LICENSE", "pyproject.toml"} <= names
+    assert {"README.md", "LICENSE", "pyproject.toml", "setup.py", BUILT_FROM} <= names
     shown = subprocess.run(
         [sys.executable, "-P", "-c", "from fedpeer.cli.main import main; main()", "--version"],
         env={"PYTHONPATH": str(tmp_path / "installed"), "PATH": ""},
@@ -129,7 +131,7 @@ def test_wheel_and_source_archive_have_all_of_it_and_run(tmp_path: Path) -> None
         capture_output=True,
         text=True,
     )
-    assert shown.stdout == f"fedpeer {fedpeer.__version__}\n", shown.stderr
+    assert shown.stdout == f"fedpeer {fedpeer.__version__} (commit {source_commit()})\n", shown.stderr
 
 
 def test_the_workflow_does_what_a_developer_does() -> None:

@@ -249,7 +249,7 @@ def _left(operator: Operator, said: str) -> None:
 
 
 def _revoked(operator: Operator, said: str) -> None:
-    _has(said, "peer2 has been removed: roster 2 has 1 peers.", "Sent to: peer1.")
+    _has(said, "peer2 has been removed: roster 2 has 1 peer.", "Sent to: peer1.")
     file = operator.machines.path("peer1", "/var/lib/fedpeer/peer1/roster.json")
     until(lambda: read_roster(file).number == 2, "the roster on peer1's disk", PATIENCE_S)
 

@@ -31,12 +31,23 @@ def test_every_page_is_in_the_navigation_and_every_link_leads_somewhere(tmp_path
     files = {str(path) for path in loaded(ROOT / "docs" / "stage_site.py").stage(tmp_path / "pages")}
     pages = nav(YAML(typ="safe").load((ROOT / "mkdocs.yml").read_text(encoding="utf-8"))["nav"])
     assert {str(page.relative_to(ROOT)) for page in PAGES} <= pages <= files
+    assert f"fedpeer {fedpeer.__version__}, commit" in (tmp_path / "pages" / "README.md").read_text().splitlines()[-1]
     for file in files:
         if file.endswith(".md"):
             text = re.sub(r"^```.*?^```|`[^`\n]+`", "", (tmp_path / "pages" / file).read_text(), flags=re.M | re.S)
             for link in re.findall(r"\]\(([^)#\s]+)", text):
                 if "://" not in link:
                     assert (tmp_path / "pages" / file).parent.joinpath(link).is_file(), f"{file}: {link}"
+
+
+def test_columns_of_a_docstring_are_lists_in_the_reference() -> None:
+    listed = loaded(ROOT / "docs" / "docstring_lists.py").listed
+    text = (
+        "Examples.\n\nx            inputs\ny, z         labels, or\n             numbers\n\nArgs:\n    seed: a number."
+    )
+    assert listed(text) == (
+        "Examples.\n\n\n- `x`: inputs\n- `y`, `z`: labels, or\n    numbers\n\nArgs:\n    seed: a number."
+    )
 
 
 @pytest.mark.soak

@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedpeer.runs import environment
-from fedpeer.runs.environment import source_commit
+from fedpeer.runs.environment import BUILT_FROM, source_commit
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
@@ -60,6 +60,11 @@ def test_an_installation_has_the_commit_that_pip_noted(
 ) -> None:
     monkeypatch.setattr(environment, "distribution", lambda name: SimpleNamespace(read_text=lambda file: origin))
     assert source_commit() == commit
+
+
+def test_what_was_built_has_the_commit_that_it_was_built_from(installed: Path) -> None:
+    (installed / BUILT_FROM).write_text("0123456789ab\n")
+    assert source_commit() == "0123456789ab"
 
 
 def test_code_that_was_not_installed_has_none(installed: Path, monkeypatch: pytest.MonkeyPatch) -> None:

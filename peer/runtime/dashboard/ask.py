@@ -49,7 +49,8 @@ def ask(door: DashboardAddress) -> dict[str, Any]:
         reason = getattr(error, "reason", error)
         why = getattr(reason, "strerror", None) or str(reason) or type(reason).__name__
         raise DashboardError(
-            f"No peer answers at {door.url} ({why}); start it with fedpeer start --config FILE, or check the address."
+            f"No peer answers at {door.url} ({why}): it ended after its last round, as its log says, or it does not "
+            "run (fedpeer start --config FILE), or the address is wrong."
         ) from None
 
 
