@@ -38,7 +38,7 @@ from fedpeer.peer.runtime.identity import peer_of, put_out, server_context
 from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.limits import Limits
 from fedpeer.peer.runtime.listener import bind_socket
-from fedpeer.peer.runtime.logs import Log, LogFile, LogLine, at_least, for_stream
+from fedpeer.peer.runtime.logs import Level, Log, LogFile, LogLine, at_least, for_stream, printable
 from fedpeer.peer.runtime.loop_lag import LoopLag
 from fedpeer.peer.runtime.metrics import Metrics
 from fedpeer.peer.runtime.mistakes import ReportedPlaces
@@ -142,7 +142,7 @@ class PeerProcess:
         self._begun, self._shown_at = False, ""
         self._heard_at: dict[str, float] = {}
         self._waiting: deque[tuple[Event, Lease | None]] = deque()
-        self._failure: Exception | None = None
+        self._failure: BaseException | None = None
         self._mistakes = ReportedPlaces()
         self._asked_at: float | None = None
         self._callers_told, self._met_at = "", math.inf
@@ -190,17 +190,31 @@ class PeerProcess:
             opened = await self._patiently(self._opened, StoreError)
             if opened is not None:
                 await self._live(*opened)
+        except BaseException as error:
+            self._failure = error
+            raise
         finally:
             if dashboard is not None:
                 await dashboard.stop()
             self._let_go()
             loop.set_exception_handler(unhandled)
             self._log.close()
+            log_file(self._last_line())
             log_file.close()
         if self._failure is not None:
             raise self._failure
         assert self._stopped is not None, "run ends when the node has stopped"
         return self._stopped
+
+    def _last_line(self) -> LogLine:
+        """Return how the process ends; standard error has it from who started the peer."""
+        if self._failure is not None:
+            text = printable(f"{type(self._failure).__name__}: {self._failure}")
+            return LogLine(t=time.time(), level="error", what="failed", text=text)
+        assert self._stopped is not None, "run ends when the node has stopped"
+        level: Level = "error" if self._stopped.code else "info"
+        fields = {"code": self._stopped.code}
+        return LogLine(t=time.time(), level=level, what="stopped", text=self._stopped.text, fields=fields)
 
     def _heeding(self, stream: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
         """Return the terminal's sink; of a quiet peer it shows only what it waits for before it begins."""

@@ -66,6 +66,21 @@ def test_a_fault_in_a_task_or_a_callback_for_which_nobody_waits_is_in_the_log(
     assert "never retrieved" not in capfd.readouterr().err
 
 
+def test_the_log_says_how_the_process_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    good, bad = tmp_path / "good", tmp_path / "bad"
+    good.mkdir()
+    bad.mkdir()
+    stop = asyncio.run(process_at(good).run())
+    [last] = logged(good, "stopped")
+    assert (last["text"], last["fields"]) == (stop.text, {"code": 0})
+    process = process_at(bad)
+    monkeypatch.setattr(process, "_look_for_callers", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        asyncio.run(process.run())
+    [failed] = logged(bad, "failed")
+    assert (failed["level"], failed["text"]) == ("error", "ZeroDivisionError: division by zero")
+
+
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("asked_before", [False, True], ids=["the first", "one after that which paused it"])
 def test_a_signal_while_it_ends_does_not_change_how_it_ended(
