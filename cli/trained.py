@@ -116,6 +116,13 @@ def _no_best(text: str) -> ConfigError:
     return ConfigError("the command line", [ConfigProblem((), text, "--model")])
 
 
+def _peer_of(run: RunFolder, name: str | None) -> str | None:
+    """Return the id of the peer that has the examples of the user of that name, else the name."""
+    peers = (run.read("split") or {}).get("peers", [])
+    of_user = [peer["id"] for peer in peers if peer.get("note") == name]
+    return of_user[0] if len(of_user) == 1 and name not in [peer["id"] for peer in peers] else name
+
+
 def _of_run(named: Named) -> TrainedModels:
     run = RunFolder.open(named.runs, named.where)
     settings: dict[str, Any] = run.read("settings") or {}
@@ -135,7 +142,7 @@ def _of_run(named: Named) -> TrainedModels:
             )
         tensors = best
     rounds = read_json(best.with_name(f"{best.stem}-rounds.json")) if named.best else {}
-    model = load_model(tensors, tensors.with_suffix(".json"), named.peer, _leave(named.allow_python))
+    model = load_model(tensors, tensors.with_suffix(".json"), _peer_of(run, named.peer), _leave(named.allow_python))
     if named.best and model.peer not in rounds:
         some = ", ".join(list(rounds)[:8]) + (" ..." if len(rounds) > 8 else "")
         why = "it holds out no example for validation, or no round has a score on them"

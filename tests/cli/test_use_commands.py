@@ -340,6 +340,27 @@ def others(): return of(("a", "b", "c", "d"), np.arange(60))
 """
 
 
+@pytest.mark.slow
+def test_a_peer_is_named_by_the_user_whose_data_it_has(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    rows = [
+        f"{a:.3f},{'ill' if a > 0 else 'well'},{'north' if n % 3 else 'south'}" for n, a in enumerate(np.sin(range(60)))
+    ]
+    Path("sites.csv").write_text("\n".join(["a,outcome,site", *rows]) + "\n")
+    data = ["--dataset", "csv:sites.csv,label=outcome,user=site", "--rounds", "1", "--steps", "5", "--compare", "local"]
+    assert fedpeer("simulate", *data, "--workers", "1", "--quiet").code == 0
+    split = json.loads(next(Path("fedpeer-runs").glob("*/split.json")).read_text())
+    for peer in split["peers"]:
+        found = [
+            fedpeer("evaluate", "last", "--method", "local", "--peer", peer[key], "--json").out
+            for key in ("id", "note")
+        ]
+        assert json.loads(found[0]) == json.loads(found[1])
+        assert json.loads(found[0])["peer"] == peer["id"]
+    assert {peer["note"] for peer in split["peers"]} == {"north", "south"}
+    refused = fedpeer("evaluate", "last", "--method", "local", "--peer", "west")
+    assert 'no peer "west"' in " ".join(refused.err.split())
+
+
 TEXTS_OF_ONES_OWN = """
 import numpy as np
 import fedpeer
