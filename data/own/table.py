@@ -319,9 +319,12 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
         if advice:
             raise mistakes.stop(line, f'there is one column, "{header[0]}"; {advice}')
     unnamed = [name for name in wanted.targets if name not in header]
-    if separator and unnamed and sum(map(is_number, header)) >= max(1, len(header) - 1):
+    numbers = [name for name in header if is_number(name)]
+    unlike_names = len(numbers) == len(header) and not all(map(str.isdecimal, numbers))  # columns may be called 0, 1, 2
+    if separator and (unlike_names or (unnamed and len(numbers) >= max(1, len(header) - 1))):
         found = ", ".join(header[:4]) + (", ..." if len(header) > 4 else "")
-        text = f'it has no column "{unnamed[0]}" and looks like a row of examples ({found})'
+        lacks = f'it has no column "{unnamed[0]}" and ' if unnamed else "it "
+        text = f"{lacks}looks like a row of examples ({found})"
         raise mistakes.stop(line, f"{text}; write a line with the names of the columns above it")
     for twice in sorted({name for name in header if name and header.count(name) > 1}):
         where = ", ".join(str(place + 1) for place, each in enumerate(header) if each == twice)
