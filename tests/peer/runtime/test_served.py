@@ -251,7 +251,8 @@ def test_the_model_of_the_best_round_is_kept_also_over_a_restart(prepared: Prepa
         found.append(evaluated.validation)
         best = max(range(round), key=lambda each: (found[each][0], -found[each][1]))
         kept = models.best_round(folder / "best.json")
-        assert kept == models.BestRound(round=best + 1, score=found[best][0], loss=found[best][1])
+        assert kept is not None
+        assert (kept.round, kept.score, kept.loss) == (best + 1, *found[best])
         model = models.load_model(folder / "best.safetensors", folder / "model.json", None, pytest.fail)
         assert model.evaluate(dataset.x[held.valid_M], held.valid_y) == pytest.approx(found[best], rel=1e-5)
     assert len({found.index(max(found[:count])) for count in range(1, 7)}) > 1, "the draws are such that it changes"
