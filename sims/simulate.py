@@ -29,7 +29,7 @@ from fedpeer.sims.footprint import footprint, footprint_text
 from fedpeer.sims.memory import engine_of, workspace_of
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.processes.engine import ProcessesEngine
-from fedpeer.sims.request import cores
+from fedpeer.sims.request import SimulationRequest, cores
 from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.vector.clustering_engine import ClusteringEngine
 from fedpeer.sims.vector.clustering_task import clustering_tasks_of
@@ -113,7 +113,7 @@ def run_prepared(
                 measure="error" if simulation.dataset.task == "regression" else "accuracy",
             )
         )
-        for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation)]):
+        for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation), *_unused(request)]):
             on_event(Remark(text=text))
         try:
             if cluster is not None and request.spread:
@@ -138,6 +138,14 @@ def _outside_memory(simulation: Simulation) -> list[str]:
         if found is not None and found.states > RESIDENT_MAX
         else []
     )
+
+
+def _unused(request: SimulationRequest) -> list[str]:
+    """Return the remark, if any, that all peers take part although only some were to: no algorithm has a server."""
+    part, methods = request.federation.learning.participation, [method_of(each) for each in request.methods]
+    if part == 1 or any(method.served for method in methods) or not any(method.averages for method in methods):
+        return []
+    return [f"participation {part:g} is for algorithms with a server, and none has one here: all peers take part"]
 
 
 def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:

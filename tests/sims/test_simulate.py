@@ -482,3 +482,20 @@ def test_what_whole_peers_have_no_room_to_tell_is_played_by_matrices_only(engine
     assert 'or use engine="vector"' in refusal.value.problems[0].text
     prepare_simulation(replace(request, engine="vector"))
     prepare_simulation(replace(request, methods=(parse_choice("local"), parse_choice("full-averaging"))))
+
+
+@pytest.mark.parametrize(
+    ("methods", "unused"),
+    [(["partial-averaging", "local"], True), (["partial-averaging", "fedavg"], False), (["local"], False)],
+)
+def test_that_all_take_part_without_a_server_is_said(methods: list[str], unused: bool, tmp_path: Path) -> None:
+    options = SimulationRequest(
+        federation=federation(learning__participation=0.5, learning__rounds=1),
+        methods=tuple(map(parse_choice, methods)),
+        device="cpu",
+        workers=1,
+    )
+    events = list[Event]()
+    run_prepared(prepare_simulation(options), folder(tmp_path, options), events.append)
+    said = [event.text for event in events if isinstance(event, Remark)]
+    assert any("participation 0.5" in text for text in said) == unused
