@@ -236,11 +236,11 @@ class Election:
         self.coordinator = None
         return out + self._open_poll(self.hard_state.term + 1, pre=True)
 
-    def stand_last(self) -> None:
-        """Let all others stand first from now on: nobody can connect to this peer, and what is carried is slower."""
-        if not self._last_in_turn:
-            self._last_in_turn = True
-            self._deadline += self._timing.last
+    def stand_last(self, last: bool) -> None:
+        """Let all others stand first while nobody can connect to this peer, since what is carried is slower."""
+        if last != self._last_in_turn:
+            self._last_in_turn = last
+            self._deadline += self._timing.last if last else -self._timing.last
 
     def nobody_listens(self, peer: str) -> None:
         """Take this peer for gone: its machine refuses connections, so its process has ended.

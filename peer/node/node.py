@@ -57,10 +57,10 @@ from fedpeer.peer.state.events import (
     NewRoster,
     NobodyListens,
     OperatorCommand,
+    Reachability,
     RoundFinished,
     Tick,
     Trained,
-    Unreachable,
     UpdatesAggregated,
 )
 from fedpeer.peer.state.neighbor import Neighbor
@@ -166,7 +166,7 @@ class Node:
         self.rounds = RoundProgress()
         self.work = NodeParts(self.state, self.rounds, self.repeats, Lifecycle(), self._begin)
         self.consensus_by_group: dict[str, RoundConsensus] = {}
-        self._unreachable = False
+        self._reachable = True
         self._update_consensus_groups()
         self.client = RoundClient(self.state, self.consensus_by_group[EVERYONE]) if setup.served else None
         self.averager = GroupAverager(self.state, self.consensus_by_group)
@@ -269,10 +269,10 @@ class Node:
             case NobodyListens():
                 for consensus in self.consensus_by_group.values():
                     consensus.round_commit.election.nobody_listens(event.peer)
-            case Unreachable():
-                self._unreachable = True
+            case Reachability(reachable):
+                self._reachable = reachable
                 for consensus in self.consensus_by_group.values():
-                    consensus.round_commit.election.stand_last()
+                    consensus.round_commit.election.stand_last(not reachable)
             case NewRoster():
                 self._enrol(event.roster)
             case NewContract():
@@ -477,5 +477,4 @@ class Node:
                 self.consensus_by_group[group] = RoundConsensus(
                     state, group, spec, self._draws, self._sign, self._verify_by
                 )
-                if self._unreachable:
-                    self.consensus_by_group[group].round_commit.election.stand_last()
+                self.consensus_by_group[group].round_commit.election.stand_last(not self._reachable)

@@ -70,13 +70,13 @@ from fedpeer.peer.state.events import (
     Note,
     OperatorCommand,
     Persist,
+    Reachability,
     RejectEffect,
     Send,
     Stop,
     Tick,
     Train,
     TrainClient,
-    Unreachable,
     Worked,
 )
 from fedpeer.peer.state.saving import Recovered
@@ -363,7 +363,7 @@ class PeerProcess:
             self._say(Note("info", "started", f"{at or 'outbound only: it opens all connections itself'}{where}"))
             self._begun = True
             if listening is None:
-                self.feed(Unreachable())
+                self.feed(Reachability(False))
             tasks = [
                 asyncio.create_task(self._pipeline.run()),
                 asyncio.create_task(self._tick()),
@@ -527,11 +527,13 @@ class PeerProcess:
         if first is not None:
             by = f": {first} has connected" if first else ""
             told = Note("info", "reachable", f"reachable at {state.setup.address}{by}")
+            if self._callers_told:
+                self.feed(Reachability(True))
         elif self._callers_told or not self._waits_for_callers():
             return
         else:
             told = Note("warning", "outbound_only", _UNREACHED.format(address=state.setup.address))
-            self.feed(Unreachable())
+            self.feed(Reachability(False))
         self._callers_told = told.what
         self._say(told)
 

@@ -53,8 +53,10 @@ class NobodyListens:
 
 
 @dataclass(frozen=True, slots=True)
-class Unreachable:
-    """Nobody can connect to this peer."""
+class Reachability:
+    """Others can connect to this peer, or nobody can."""
+
+    reachable: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +157,7 @@ Event = (
     | MessageReceived
     | Rejection
     | NobodyListens
-    | Unreachable
+    | Reachability
     | Trained
     | Evaluated
     | ClientTrained

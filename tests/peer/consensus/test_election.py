@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -146,7 +146,7 @@ def test_a_capable_peer_coordinates_first_but_need_not() -> None:
 def test_a_peer_to_which_nobody_can_connect_stands_after_all_others(seed: int) -> None:
     consensus_cluster = ConsensusCluster(seed, 5)
     for peer in (A, B):  # the most capable ones
-        consensus_cluster.alive[peer].election.stand_last()
+        consensus_cluster.alive[peer].election.stand_last(True)
     assert consensus_cluster.run(150, lambda: consensus_cluster.coordinator is not None)
     assert {change.coordinator for _, _, change in consensus_cluster.turns} <= {C, D, E}
     consensus_cluster.kill(consensus_cluster.coordinator or "")
@@ -154,10 +154,25 @@ def test_a_peer_to_which_nobody_can_connect_stands_after_all_others(seed: int) -
     assert consensus_cluster.coordinator in (C, D, E)
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_a_peer_that_others_reach_after_all_stands_in_its_turn_again(seed: int) -> None:
+    """It had been last for as long as its process ran."""
+
+    def first_of(last: Sequence[bool]) -> str | None:
+        consensus_cluster = ConsensusCluster(seed, 5)
+        for each in last:
+            consensus_cluster.alive[A].election.stand_last(each)
+        assert consensus_cluster.run(150, lambda: consensus_cluster.coordinator is not None)
+        return consensus_cluster.coordinator
+
+    assert first_of([]) == first_of([True, False]) == A
+    assert first_of([True]) != A
+
+
 def test_a_peer_to_which_nobody_can_connect_coordinates_where_nobody_else_does() -> None:
     both = ConsensusCluster(1, 3)
     for peer in (A, B):
-        both.alive[peer].election.stand_last()
+        both.alive[peer].election.stand_last(True)
     both.kill(C)
     assert both.run(
         TIMING.shortest + TIMING.last + TIMING.spread + TIMING.jitter + 20, lambda: both.coordinator in (A, B)

@@ -17,7 +17,7 @@ from fedpeer.peer.node.node_setup import group_voter_set
 from fedpeer.peer.runtime.view import view_of
 from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import Averaged, Began, LocalTrained, UpdateMade
-from fedpeer.peer.state.events import Effect, Note, Persist, Send, Train, Unreachable
+from fedpeer.peer.state.events import Effect, Note, Persist, Reachability, Send, Train
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Hello, ModelRequest, Update
@@ -147,7 +147,7 @@ def test_a_peer_to_which_nobody_can_connect_coordinates_nothing_where_another_ca
     assert first is not None
     made = GroupCluster(world(), Faults(links=QUICK))
     made.simulator.start()
-    made.simulator.feed(first, Unreachable())
+    made.simulator.feed(first, Reachability(False))
     assert made.reach(3, 400.0)
     coordinators = {each.coordinator for node in made.nodes().values() for each in node.consensus_by_group.values()}
     assert coordinators

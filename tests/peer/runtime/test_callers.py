@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from fedpeer.peer.runtime.process import UNREACHED_S, PeerProcess
-from fedpeer.peer.state.events import Note, Unreachable
+from fedpeer.peer.state.events import Note, Reachability
 from fedpeer.peer.wire.versions import LINKS
 from tests.peer.runtime.alone import alone_at
 
@@ -67,7 +67,7 @@ def test_a_port_that_is_opened_later_is_told_and_waiting_begins_with_the_first_m
         (5 * UNREACHED_S, True, "abe", ["outbound_only", "reachable"]),
     ):
         assert ann.look(seconds, met, reached) == expected
-    assert ann.fed == [Unreachable()]
+    assert ann.fed == [Reachability(False), Reachability(True)]
 
 
 @pytest.mark.parametrize(
