@@ -41,7 +41,10 @@ Where = Annotated[
 ]
 _Method = Annotated[str, typer.Option(metavar="NAME", help="Algorithm that trained it.", rich_help_panel=RUN)]
 Peer = Annotated[
-    str | None, typer.Option(metavar="ID", help="Peer whose model to use, or a user of the data.", rich_help_panel=RUN, show_default=False)
+    str | None,
+    typer.Option(
+        metavar="ID", help="Peer whose model to use, or a user of the data.", rich_help_panel=RUN, show_default=False
+    ),
 ]
 _Seed = Annotated[
     int | None,

@@ -211,7 +211,11 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ),
         (GOOD, {"drop": ("ward",), "classes": ("sick",)}, ["classes=sick: there must be two classes or more"]),
         ("5.1,3.5,ill\n4.9,3.0,well\n", {}, ['no column "outcome"', "a row of examples (5.1, 3.5, ill)", "above it"]),
-        ("5.1,3.5,0\n4.9,3.0,1\n", {"label": "0"}, ["row 1: it looks like a row of examples (5.1, 3.5, 0)", "above it"]),
+        (
+            "5.1,3.5,0\n4.9,3.0,1\n",
+            {"label": "0"},
+            ["row 1: it looks like a row of examples (5.1, 3.5, 0)", "above it"],
+        ),
         ("outcome\nx\ny\n", {}, ["no column is left as a feature"]),
         ('a,outcome\n1,"x\n', {}, ["cannot be read as CSV"]),
         ("a,outcome\n1,0.5\n2,x\n", {"task": "regression"}, ["row 3, column outcome", '"x" is text']),
