@@ -26,7 +26,7 @@ ALONE := $(addprefix tests/,benchmarks cli net sims/processes sims/ray)
 # What `make quick` tests: everything that opens no socket, starts no process and reads no data.
 CORE := $(addprefix tests/,algorithms config peer/wire peer/state peer/consensus peer/node gossip networks slicing topology)
 
-.PHONY: help install simulate check format quick test soak soak-hosts soak-faults bench site gpu golden clean
+.PHONY: help install simulate check format quick test soak soak-hosts soak-faults bench site site-version gpu golden clean
 help:            ## this list
 	@grep -hE '^[a-z]+: .*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/'
 
@@ -76,6 +76,11 @@ bench: $(READY)  ## speed beside hand-written floors; writes benchmarks/RESULTS.
 site: $(READY)   ## the documentation as a site, in build/site
 	$(BIN)/python docs/stage_site.py build/site-pages
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+site-version: $(READY)  ## this version of the site, beside the others, as a commit of the branch gh-pages
+	$(BIN)/python docs/stage_site.py build/site-pages
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedpeer/version.py) latest
+	$(BIN)/mike set-default latest
 
 gpu: $(READY)    ## CPU against CUDA, where there is a device
 	$(BIN)/python -m pytest -m gpu

@@ -105,6 +105,7 @@ def main() -> int:
         return 2
     print(f"dist/ has version {options.version}. Look at it, then:")
     print("  git push --follow-tags")
+    print("  make site-version && git push origin gh-pages")
     print("  twine upload dist/*")
     print(f'and begin the section "## NEXT (unreleased)" above {options.version} in CHANGELOG.md.')
     return 0
