@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -60,3 +61,21 @@ def test_the_site_is_built_and_has_every_public_name(tmp_path: Path) -> None:
     assert built.returncode == 0, built.stderr
     reference = (tmp_path / "docs" / "api" / "index.html").read_text(encoding="utf-8")
     assert all(f'id="fedpeer.{name}"' in reference for name in fedpeer.__all__)
+
+
+@pytest.mark.soak
+def test_each_version_of_the_site_stays_beside_the_next(tmp_path: Path) -> None:
+    def run(*words: str) -> str:
+        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(tmp_path / "clone")}
+        for role in ("AUTHOR", "COMMITTER"):
+            env |= {f"GIT_{role}_NAME": "a", f"GIT_{role}_EMAIL": "a@b"}
+        return subprocess.run(words, cwd=tmp_path / "clone", env=env, check=True, capture_output=True, text=True).stdout
+
+    subprocess.run(["git", "clone", "--quiet", str(ROOT), str(tmp_path / "clone")], check=True)
+    run(sys.executable, "docs/stage_site.py", "build/site-pages")
+    mike = str(Path(sys.executable).with_name("mike"))
+    for version in ("0.2.9", fedpeer.__version__):
+        run(mike, "deploy", "--update-aliases", version, "latest")
+    kept = json.loads(run("git", "show", "gh-pages:versions.json"))
+    assert {each["version"]: each["aliases"] for each in kept} == {fedpeer.__version__: ["latest"], "0.2.9": []}
+    assert "index.html" in run("git", "ls-tree", "--name-only", "gh-pages:0.2.9").split()
