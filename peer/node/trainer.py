@@ -208,9 +208,8 @@ class LocalTrainer(Training):
         """Train a round on a few examples: an algorithm that does not fit the network fails before the start."""
         local_task, received = self.local_task, self.algorithm.start_averaged(self._start_n.to(self.local_task.device))
         trained, _ = self.algorithm.train(begun, received, small(local_task.batches(1)), [local_task.key(1)])
-        for group in plan.groups:
-            for index_D in [*group.indices.values()][:1]:
-                self.algorithm.weights(trained, index_D)
+        for group in plan.groups_of(self.local_task.peer):
+            self.algorithm.weights(trained, group.indices[self.local_task.peer])
 
     def _stored(self, state: Any) -> Tensor:
         """Return a training state as the node stores it, (k,)."""
