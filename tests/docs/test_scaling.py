@@ -34,6 +34,7 @@ from fedpeer.learning.bandwidth import sending
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.runtime.authority import open_authority
 from fedpeer.peer.runtime.identity import read_roster
+from fedpeer.runs.environment import BUILT_FROM
 from fedpeer.sims.network.engine import NetworkEngine
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.processes.watch import JsonLinesReader
@@ -394,7 +395,8 @@ def test_every_command_of_the_container_file_is_real(capsys: pytest.CaptureFixtu
     of, making_of = dict(image), dict(making)
     given = dict(value.split("=", 1) for name, value in steps if name == "ARG")
     used = {name: text.count(f"${name}") + text.count(f"${{{name}}}") for name in given}
-    assert used == {"BASE": 2, "INDEX": 2, "TORCH_INDEX": 1}
+    assert used == {"BASE": 2, "INDEX": 2, "TORCH_INDEX": 1, "COMMIT": 2}
+    assert f"/src/{BUILT_FROM}" in text
     version = re.search(r":(\d+)\.(\d+)-slim$", given["BASE"])
     assert version is not None
     assert (int(version[1]), int(version[2])) >= (3, 11), "what fedpeer requires"
