@@ -79,7 +79,7 @@ site: $(READY)   ## the documentation as a site, in build/site
 
 site-version: $(READY)  ## this version of the site, beside the others, as a commit of the branch gh-pages
 	$(BIN)/python docs/stage_site.py build/site-pages
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mike deploy --update-aliases $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedpeer/version.py) latest
+	export PATH="$(abspath $(BIN)):$$PATH"; NO_MKDOCS_2_WARNING=1 mike deploy --update-aliases $(shell sed -n 's/^__version__ = "\(.*\)"/\1/p' fedpeer/version.py) latest
 	$(BIN)/mike set-default latest
 
 gpu: $(READY)    ## CPU against CUDA, where there is a device

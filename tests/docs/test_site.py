@@ -66,7 +66,8 @@ def test_the_site_is_built_and_has_every_public_name(tmp_path: Path) -> None:
 @pytest.mark.soak
 def test_each_version_of_the_site_stays_beside_the_next(tmp_path: Path) -> None:
     def run(*words: str) -> str:
-        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(tmp_path / "clone")}
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # mike calls mkdocs
+        env = {**os.environ, "NO_MKDOCS_2_WARNING": "1", "PYTHONPATH": str(tmp_path / "clone"), "PATH": path}
         for role in ("AUTHOR", "COMMITTER"):
             env |= {f"GIT_{role}_NAME": "a", f"GIT_{role}_EMAIL": "a@b"}
         return subprocess.run(words, cwd=tmp_path / "clone", env=env, check=True, capture_output=True, text=True).stdout
