@@ -7,7 +7,6 @@ from pathlib import Path
 
 from fedpeer.networks.registry import NetworkError
 
-_AN = {"model": "a model", "adapter": "an adapter"}
 #: Settings that say nothing about the network.
 _BESIDE = ("tokenizer_config.json", "generation_config.json")
 
@@ -24,9 +23,9 @@ def folder_digest(folder: Path, what: str = "model") -> str:
     settings = [each for each in sorted(folder.glob("*config.json")) if each.name not in _BESIDE]
     tensors = sorted(folder.glob("*.safetensors"))
     if not settings:
-        missing = folder / ("config.json" if what == "model" else "adapter_config.json")
+        name = "config.json" if what == "model" else "adapter_config.json"
         raise NetworkError(
-            f"network hf: there is no {missing}; name the folder of {_AN[what]}, into which it was saved with "
+            f"network hf: there is no {folder / name}; name the folder into which the {what} was saved with "
             "save_pretrained"
         )
     if not tensors:

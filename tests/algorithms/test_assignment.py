@@ -267,7 +267,7 @@ def test_groups_that_resemble_one_another_stay_apart() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_there_are_no_more_groups_than_half_the_peers(seed: int) -> None:
-    """Of four pairs and eight peers that are like nobody, the likeliest cut would leave twelve groups."""
+    """Without the bound, four pairs and eight single peers would be cut into twelve groups."""
     draws = np.random.default_rng(seed)
     centre_PS = draws.normal(size=(12, 64))[[*range(4), *range(12)]]
     sketch_PS = normalised_sketches(centre_PS + 0.1 * draws.normal(size=centre_PS.shape))

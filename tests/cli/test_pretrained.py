@@ -119,4 +119,4 @@ def test_a_model_that_is_gone_is_named(run: Fedpeer) -> None:
     found = run("simulate", "--config", "federation.yaml", "--network", "hf:gone")
     assert found.code == 2
     assert "there is no" in found.err
-    assert "name the folder of a model, into which it was saved with save_pretrained" in " ".join(found.err.split())
+    assert "name the folder into which the model was saved with save_pretrained" in " ".join(found.err.split())

@@ -369,6 +369,9 @@ def texts():
     x = np.random.default_rng(0).integers(0, 7, (40, 6))
     y = np.roll(x, -1, 1)
     return fedpeer.Dataset(name="texts", x=x, y=y, task="next-token", input_kind="tokens", vocabulary=7)
+
+def places(y, answers):
+    return answers.shape[1]
 """
 
 
@@ -384,6 +387,8 @@ def test_a_model_of_next_tokens_has_a_score_and_a_loss(
     own = ["evaluate", *OF_PEER1, "--allow-python", "evaluated_texts"]
     found = json.loads(fedpeer(*own, "--json").out)
     assert (0 <= found["accuracy"] <= 1, found["metrics"], "confusion" in found) == (True, {}, False)
+    ours = json.loads(fedpeer(*own, "--metrics", "python:evaluated_texts:places", "--json").out)
+    assert (ours["metrics"], "confusion" in ours) == ({"python:evaluated_texts:places": 6}, False)
     refused = fedpeer(*own, "--metrics", "auc")
     assert (refused.code, "the data ask for next-token" in " ".join(refused.err.split())) == (2, True)
 

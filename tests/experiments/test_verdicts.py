@@ -162,7 +162,7 @@ def test_the_nearest_of_all_decides_and_the_best_of_several_pays_for_the_choice(
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_equal_numbers_are_a_tie(name: str) -> None:
-    """What is claimed to differ does not hold. What is claimed to agree is favoured: three runs may agree by chance.
+    """A claimed difference is not held. A claimed agreement is only favoured: three runs may agree by chance.
 
     "At most" is true of equal numbers, though not clearly.
     """

@@ -218,7 +218,7 @@ def test_scores_as_people_read_them() -> None:
 
 
 def test_algorithms_are_written_as_in_their_papers() -> None:
-    """Those of fedpeer's own names are words."""
+    """An algorithm that no paper names is written in words."""
     words = {name for name in ALGORITHMS if spoken(name) == name.replace("-", " ")}
     assert words == {"partial-averaging", "full-averaging", "gradient-tracking"}
     assert spoken("choco-sgd,share=0.1") == "CHOCO-SGD,share=0.1"

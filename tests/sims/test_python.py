@@ -229,7 +229,7 @@ def test_a_compiled_module_is_the_module_that_was_compiled(tmp_path: Path) -> No
 
 
 def test_metrics_may_be_functions_of_a_cell(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    """What fails is told by a script that asked for no progress, too."""
+    """A script shows failures although it asked for no progress."""
 
     def spoiled(y: Any, answers: Any) -> float:
         raise ValueError("no such patients")

@@ -256,7 +256,7 @@ def test_two_peers_who_compile_alone_agree_on_the_digest_and_on_the_order() -> N
 
 
 def test_a_peer_alone_with_its_network_has_the_groups_of_a_plan_that_knows_all_networks() -> None:
-    """Of groups in which it is not, it knows the members where their slices do not fit its own network."""
+    """It also knows the members of groups whose slices do not fit its own network."""
     base = PartialModel("base", neurons={"input": "all", "0": 4, "2": 2})
     graph = ModelGraph([base, PartialModel("big", ("base",), {"0": 4}, members=("p1", "p4"))])
     whole = compile_plan({**NETWORKS, "p3": NETWORKS["p2"], "p1": NETWORKS["p4"]}, graph)
