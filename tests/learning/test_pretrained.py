@@ -267,7 +267,9 @@ def test_a_network_of_ones_own_is_exported_with_the_names_that_it_has(tmp_path: 
 
 class TestMistakes:
     def test_of_folders(self, models: Path, tmp_path: Path) -> None:
-        with pytest.raises(NetworkError, match=r"there is no .*config\.json; name the folder into which the model was saved"):
+        with pytest.raises(
+            NetworkError, match=r"there is no .*config\.json; name the folder into which the model was saved"
+        ):
             built(tmp_path)
         (tmp_path / "config.json").write_text("{}")
         with pytest.raises(NetworkError, match="no safetensors file"):
