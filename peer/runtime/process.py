@@ -257,7 +257,8 @@ class PeerProcess:
         round = self._node.durable.round
         self._tracking = PeerTrackers(self._prepared, round)
         path = self._folder / "metrics.jsonl"
-        self._rows = Rows(path, self.status.about.score_name, round, self._tracking.row)
+        due = self._prepared.federation.learning.evaluated
+        self._rows = Rows(path, self.status.about.score_name, round, due, self._tracking.row)
         try:
             for remark in recovered.remarks:
                 self._say(remark)

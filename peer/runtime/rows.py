@@ -1,8 +1,8 @@
 """`metrics.jsonl` of a real peer: one line per round, with its scores and traffic.
 
-A round with an evaluation is written once its scores are known. After a restart the file is continued. The last round
-before it keeps its row; if the process ended before its scores were known, it is written again with them, and the later
-line of a round counts.
+A round is written when it ends; one with an evaluation, once its scores are known. After a restart the file is
+continued. The last round before it keeps its row; if the process ended before its scores were known, it is written
+again with them, and the later line of a round counts.
 """
 
 from __future__ import annotations
@@ -32,14 +32,20 @@ class Rows:
         path: the file.
         score: name of the score, "accuracy" or "error".
         round: that the peer is in; those before it are done.
+        due: whether the model is evaluated after a round.
         tell: gets each row, too.
     """
 
     def __init__(
-        self, path: Path, score: str, round: int, tell: Callable[[dict[str, Any]], None] = lambda row: None
+        self,
+        path: Path,
+        score: str,
+        round: int,
+        due: Callable[[int], bool],
+        tell: Callable[[dict[str, Any]], None] = lambda row: None,
     ) -> None:
         self._score = score
-        self._tell = tell
+        self._due, self._tell = due, tell
         self._file = LineFile(path)
         self._kept = _row_of(path, round - 1)
         self._waiting: dict[int, dict[str, Any]] = {} if self._kept is None else {round - 1: dict(self._kept)}
@@ -80,9 +86,13 @@ class Rows:
         self._flush()
 
     def _flush(self) -> None:
-        """Write the complete rows; a round before one with scores was not due for evaluation."""
-        scored = [number for number in self._waiting if number in self._scores]
-        for number in [each for each in self._waiting if each <= max(scored, default=0)]:
+        """Write the complete rows in the order of rounds; a round before one with scores gets none any more."""
+        last = max((number for number in self._waiting if number in self._scores), default=0)
+        for number in list(self._waiting):
+            if number > last and self._kept is not None and number == self._kept["round"]:
+                continue  # it is in the file already, and nothing waits for it
+            if number > last and self._due(number):
+                break
             row, event = self._waiting.pop(number), self._scores.pop(number, None)
             if event is not None:
                 row |= {self._score: event.score, "loss": event.loss}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +18,25 @@ def done(round: int) -> Note:
     return Note("info", "round", "", {"round": round, "disagreement": {"everyone": 0.1}, "weights": {"everyone": 1.0}})
 
 
+def always(round: int) -> bool:
+    return True
+
+
+def even(round: int) -> bool:
+    return round % 2 == 0
+
+
+def begun(path: Path, round: int, due: Callable[[int], bool] = always) -> Rows:
+    return Rows(path, "accuracy", round, due)
+
+
 def written(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
 
 
 def test_a_row_is_written_once_its_round_or_a_later_one_has_scores(tmp_path: Path) -> None:
     path = tmp_path / "metrics.jsonl"
-    rows = Rows(path, "accuracy", 1)
+    rows = begun(path, 1)
     rows.sent(70, counts=True)
     rows.sent(30, counts=False)
     rows.round(done(1))
@@ -46,8 +59,32 @@ def test_a_row_is_written_once_its_round_or_a_later_one_has_scores(tmp_path: Pat
     assert [row["round"] for row in written(path)] == [1, 2, 3]
 
 
+def test_a_round_without_an_evaluation_waits_for_none(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = begun(path, 1, even)
+    rows.round(done(1))
+    assert [row["round"] for row in written(path)] == [1], "a process that is killed now has lost nothing"
+    rows.round(done(2))
+    rows.round(done(3))
+    assert [row["round"] for row in written(path)] == [1], "rows stand in the order of rounds"
+    rows.evaluated(Evaluated(2, 0.75, 0.5))
+    assert [(row["round"], row["accuracy"]) for row in written(path)] == [(1, None), (2, 0.75), (3, None)]
+
+
+def test_after_a_restart_no_row_waits_for_the_scores_of_the_last_one_before_it(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    rows = begun(path, 2, even)
+    rows.round(done(2))
+    rows.close()
+    rows = begun(path, 3, even)
+    rows.round(done(3))
+    assert [(row["round"], row["accuracy"]) for row in written(path)] == [(2, None), (3, None)]
+    rows.evaluated(Evaluated(2, 0.75, 0.5))
+    assert [(row["round"], row["accuracy"]) for row in written(path)] == [(2, None), (3, None), (2, 0.75)]
+
+
 def test_further_metrics_stand_in_their_round_and_null_is_what_is_not_defined(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "metrics.jsonl", "error", 1)
+    rows = Rows(tmp_path / "metrics.jsonl", "error", 1, always)
     rows.evaluated(Evaluated(1, 0.2, 0.1, metrics={"mae": 0.125, "python:own:r": math.nan}))
     rows.round(done(1))
     (row,) = written(tmp_path / "metrics.jsonl")
@@ -55,7 +92,7 @@ def test_further_metrics_stand_in_their_round_and_null_is_what_is_not_defined(tm
 
 
 def test_scores_on_examples_held_out_stand_beside_the_others(tmp_path: Path) -> None:
-    rows = Rows(tmp_path / "metrics.jsonl", "accuracy", 1)
+    rows = begun(tmp_path / "metrics.jsonl", 1)
     rows.evaluated(Evaluated(1, 0.75, 0.5, validation=(0.5, 0.875)))
     rows.round(done(1))
     (row,) = written(tmp_path / "metrics.jsonl")
@@ -64,14 +101,10 @@ def test_scores_on_examples_held_out_stand_beside_the_others(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("rounds", [WAITING_MAX, WAITING_MAX + 3])
 def test_no_more_than_so_many_rows_wait(tmp_path: Path, rounds: int) -> None:
-    rows = Rows(tmp_path / "metrics.jsonl", "accuracy", 1)
+    rows = begun(tmp_path / "metrics.jsonl", 1)
     for number in range(1, rounds + 1):
         rows.round(done(number))
     assert [row["round"] for row in written(tmp_path / "metrics.jsonl")] == list(range(1, rounds - WAITING_MAX + 1))
-
-
-def begun(path: Path, round: int) -> Rows:
-    return Rows(path, "accuracy", round)
 
 
 @pytest.mark.parametrize("again", [True, False], ids=["learning", "finished"])
