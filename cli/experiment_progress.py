@@ -193,7 +193,9 @@ class ExperimentWarnings:
         """Do nothing: nothing is open."""
 
     def __call__(self, event: ExperimentEvent) -> None:
-        for line in _warnings(event):
+        if isinstance(event, Remark) and event.progress:
+            return
+        for line in _notes(event):
             self.write(line)
 
 
@@ -220,10 +222,10 @@ def _remarks(event: ExperimentEvent) -> list[str]:
             )
             return [f"{event.measured.label}: {scores}, {duration_text(event.measured.seconds)}"]
         case _:
-            return _warnings(event)
+            return _notes(event)
 
 
-def _warnings(event: ExperimentEvent) -> list[str]:
+def _notes(event: ExperimentEvent) -> list[str]:
     """Return the lines to print about an event that needs attention; of other events there are none."""
     match event:
         case OfRun(run=name, event=RunLost() as lost):

@@ -149,7 +149,7 @@ class ProgressLines:
             case MethodDone():
                 self.write(self._line(event.method))
             case _:
-                for line in warning_lines(event):
+                for line in note_lines(event):
                     self.write(line)
 
     def _line(self, method: str) -> str:
@@ -227,11 +227,13 @@ class WarningsOnly:
         """Do nothing: nothing is open."""
 
     def __call__(self, event: Event) -> None:
-        for line in warning_lines(event):
+        if isinstance(event, Remark) and event.progress:
+            return
+        for line in note_lines(event):
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def warning_lines(event: Event) -> list[str]:
+def note_lines(event: Event) -> list[str]:
     """Return the lines to print about an event that needs attention; of other events there are none."""
     match event:
         case RunLost():

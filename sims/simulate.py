@@ -166,7 +166,7 @@ def _cluster_of(simulation: Simulation, on_event: OnEvent) -> AbstractContextMan
         return nullcontext()
     from fedpeer.sims.ray.cluster import join_cluster
 
-    return join_cluster(request.address, request.shards, lambda text: on_event(Remark(text=text)))
+    return join_cluster(request.address, request.shards, on_event)
 
 
 def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> None:

@@ -192,7 +192,7 @@ def test_lines_tell_how_far_it_is() -> None:
 def test_a_quiet_experiment_hides_progress_and_no_warning() -> None:
     screen = io.StringIO()
     with experiment_progress.experiment_display(Console(file=screen, width=40), quiet=True) as display:
-        for event in [*STORY, *SPREAD]:
+        for event in [*STORY, *SPREAD, Remark(text="starting Ray", progress=True)]:
             display(event)
     assert screen.getvalue().splitlines() == [
         "note: an edge was added",

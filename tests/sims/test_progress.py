@@ -206,7 +206,7 @@ def test_a_quiet_display_hides_progress_and_no_warning() -> None:
     died = WorkerReplaced(worker="worker 1", reason="exit code 1", method="local", seed=0, round=3)
     lost = RunLost(method="local", seed=0, reason="its process ended", round=2)
     with progress_display(Console(file=screen, force_terminal=True, width=40), quiet=True) as display:
-        for event in [*events(), died, lost]:
+        for event in [*events(), Remark(text="starting Ray", progress=True), died, lost]:
             display(event)
     assert re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).splitlines() == [
         "note: 3 training examples left over [1]",
