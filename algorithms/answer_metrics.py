@@ -194,11 +194,13 @@ def answer_scores(metrics: Mapping[str, AnswerMetric], y: NDArray[Any], answers:
 
 
 def confusion(y_N: NDArray[Any], answer_NC: NDArray[Any]) -> NDArray[np.int64]:
-    """Return how many examples of each class (rows) were taken for each class (columns), (C, C)."""
-    from sklearn import metrics
+    """Return how many examples of each class (rows) were taken for each class (columns), (C, C).
 
-    found: NDArray[np.int64] = metrics.confusion_matrix(y_N, answer_NC.argmax(1), labels=_classes(answer_NC))
-    return found
+    NumPy counts them: every run asks for this, and importing scikit-learn takes longer than all of it.
+    """
+    classes = answer_NC.shape[1]
+    place_N = np.asarray(y_N, np.int64) * classes + answer_NC.argmax(1)
+    return np.bincount(place_N, minlength=classes * classes).reshape(classes, classes)
 
 
 def class_scores(y: NDArray[Any], answer_NC: NDArray[Any]) -> NDArray[np.float64]:

@@ -46,7 +46,7 @@ def associative_command(
         ),
     ] = None,
     show: Annotated[bool, typer.Option("--open", metavar="", help="With --web: open it in the browser.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show warnings only, no progress.")] = False,
 ) -> int:
     """Let peers complete patterns from halves; each never saw one of them, and two peers learnt another completion."""
     from rich.console import Console

@@ -140,7 +140,7 @@ def run_command(
         ),
     ] = None,
     out: _Out = None,
-    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show warnings only, no progress.")] = False,
 ) -> int:
     """Run an experiment, or the part that is not finished, and show its table.
 

@@ -180,8 +180,11 @@ class Bar:
             self.progress.update(self.tasks[name], total=run.rounds or None, completed=run.round)
 
 
-class ExperimentSilence:
-    """No progress at all (`--quiet`)."""
+class ExperimentWarnings:
+    """What needs attention, without progress (`--quiet`)."""
+
+    def __init__(self, write: Callable[[str], None]) -> None:
+        self.write = write
 
     def __enter__(self) -> Self:
         return self
@@ -190,16 +193,21 @@ class ExperimentSilence:
         """Do nothing: nothing is open."""
 
     def __call__(self, event: ExperimentEvent) -> None:
-        """Ignore the event."""
+        if isinstance(event, Remark) and event.progress:
+            return
+        for line in _notes(event):
+            self.write(line)
 
 
 def experiment_display(console: Console, quiet: bool) -> ExperimentDisplay:
-    """Return the display that suits the console: bars on a terminal, else lines, or none if `quiet`."""
+    """Return the display that suits the console: bars on a terminal, else lines, or warnings if `quiet`."""
+
+    def write(text: str) -> None:
+        console.print(text, highlight=False, markup=False, soft_wrap=True)
+
     if quiet:
-        return ExperimentSilence()
-    if console.is_terminal:
-        return Bar(console)
-    return ExperimentLines(lambda text: console.print(text, highlight=False, markup=False, soft_wrap=True))
+        return ExperimentWarnings(write)
+    return Bar(console) if console.is_terminal else ExperimentLines(write)
 
 
 def _remarks(event: ExperimentEvent) -> list[str]:
@@ -213,6 +221,13 @@ def _remarks(event: ExperimentEvent) -> list[str]:
                 f"{name} {percent(sum(found) / len(found))}" for name, found in event.measured.per_seed.items()
             )
             return [f"{event.measured.label}: {scores}, {duration_text(event.measured.seconds)}"]
+        case _:
+            return _notes(event)
+
+
+def _notes(event: ExperimentEvent) -> list[str]:
+    """Return the lines to print about an event that needs attention; of other events there are none."""
+    match event:
         case OfRun(run=name, event=RunLost() as lost):
             return [f"{name}: {lost.words}"]
         case Remark(text=text) | OfRun(event=Remark(text=text)):

@@ -120,7 +120,9 @@ def simulate_command(
     as_json: Annotated[
         bool, typer.Option("--json", metavar="", help="Print one JSON object only.", rich_help_panel=RUN)
     ] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Show no progress.", rich_help_panel=RUN)] = False,
+    quiet: Annotated[
+        bool, typer.Option("--quiet", metavar="", help="Show warnings only, no progress.", rich_help_panel=RUN)
+    ] = False,
 ) -> int:
     """Simulate peers with different tasks on this machine and compare how well each algorithm trains them.
 

@@ -29,7 +29,10 @@ _Configs = Annotated[
 
 def start(
     config: _Configs,
-    quiet: Annotated[bool, typer.Option("--quiet", metavar="", help="Write the log to the state folder only.")] = False,
+    quiet: Annotated[
+        bool,
+        typer.Option("--quiet", metavar="", help="Print warnings and errors only; the state folder has the whole log."),
+    ] = False,
     attached: Annotated[
         bool,
         typer.Option("--attached", metavar="", help="Pause when standard input closes; for use by other programs."),

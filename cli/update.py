@@ -100,18 +100,22 @@ def _in_force(authority: Authority, file: Federation) -> HeldContract:
 def _simulated(
     written: Sequence[SimulationSettings], absolute: Sequence[SimulationSettings]
 ) -> Iterator[ConfigProblem]:
-    """Yield the settings of simulated peers that differ between two files; data are compared by what is there.
+    """Yield the settings of simulated peers that differ; data and pretrained networks are compared by what is there.
 
     A setting that is written in the same way is the same: the new file takes the place of the one before.
 
     Args:
         written: as the two files write it.
-        absolute: with absolute paths.
+        absolute: with absolute paths, and the digests of pretrained networks.
     """
+    from fedpeer.config.pretrained import without_paths
     from fedpeer.data.dataset import DataError
     from fedpeer.learning.anchors import same_data
 
+    before, after = ({peer: without_paths(own) for peer, own in each.networks.items()} for each in absolute)
     for name in type(absolute[0]).model_fields:
+        if name == "networks" and before == after:
+            continue
         if any(getattr(now, name) == getattr(then, name) for now, then in (written, absolute)):
             continue
         text = "it describes simulated peers only and is not part of a contract; leave it unchanged"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpeer.experiments.events import ExperimentEvent, OfRun
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.events import Event, MethodDone, Remark, RunBegun
+from fedpeer.sims.events import Event, MethodDone, RunBegun
 from fedpeer.sims.prepare import LastDataset, prepare_simulation
 from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import SimulationRequest
@@ -177,7 +177,7 @@ def executor_for(where: Where, on_event: OnExperimentEvent, stop: threading.Even
 
     cpus = where.workers or 1
     with (
-        join_cluster(where.cluster, None, lambda text: on_event(Remark(text=text))) as cluster,
+        join_cluster(where.cluster, None, on_event) as cluster,
         Sweep(cluster, cpus, received, stop, run_prepared) as sweep,
     ):
         yield RayExecutor(where, sweep, cluster.places // cpus, received)

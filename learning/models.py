@@ -33,6 +33,7 @@ from fedpeer.algorithms.evaluation import EVALUATED_AT_ONCE, evaluate
 from fedpeer.algorithms.loop import Loop
 from fedpeer.algorithms.losses import LOSSES, Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
+from fedpeer.algorithms.precision import unrounded
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice
 from fedpeer.config.peer_id import is_id
@@ -48,7 +49,7 @@ from fedpeer.learning.pretrained import build_pretrained
 from fedpeer.learning.program import Program
 from fedpeer.networks.lora import merged
 from fedpeer.runs.disk import replacing, write_json
-from fedpeer.slicing.flat import FlatLayout, frozen_parameters, trainable_copy
+from fedpeer.slicing.flat import FlatLayout, frozen_parameters
 
 
 class ModelError(Exception):
@@ -201,10 +202,9 @@ class Model:
 
     @classmethod
     def of(cls, card: Card, peer: str, module: nn.Module, layout: FlatLayout, x_n: Tensor) -> Model:
-        """Return a peer's model with these parameters (n,); `module` stays as it is."""
-        own = trainable_copy(module, "cpu").eval()
-        own.load_state_dict(layout.unflatten(x_n.cpu()), strict=False)  # counters are each peer's own and not kept
-        return cls(card=card, peer=peer, module=own)
+        """Return a peer's model with these parameters (n,), which are written into `module`."""
+        module.load_state_dict(layout.unflatten(x_n), strict=False)  # counters are each peer's own and not kept
+        return cls(card=card, peer=peer, module=module.eval())
 
     @property
     def scales(self) -> PeerScales:
@@ -236,14 +236,19 @@ class Model:
             self.loss,
             shift=self.scales.target_shift,
             scale=self.scales.target_scale,
-        )
+        ).to(self._device)
+
+    @property
+    def _device(self) -> torch.device:
+        return next((each.device for each in self.module.parameters()), torch.device("cpu"))
 
     @torch.no_grad()
     def answers(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
         """Return for raw inputs (N, *F) the probabilities (N, C), or the numbers (N, outputs) in the data's units."""
         inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.card.shape.dtype)
         pieces = (inputs[first : first + EVALUATED_AT_ONCE] for first in range(0, len(inputs), EVALUATED_AT_ONCE))
-        return np.concatenate([self.program(piece).numpy() for piece in pieces])
+        with unrounded(str(self._device)):
+            return np.concatenate([self.program(piece.to(self._device)).cpu().numpy() for piece in pieces])
 
     def evaluate(self, x: NDArray[np.generic], y: NDArray[np.generic]) -> tuple[float, float]:
         """Return score and loss on raw inputs (N, *F) and targets (N,); numbers are in the data's units."""

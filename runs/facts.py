@@ -27,7 +27,7 @@ class Facts:
     last       the last row; None if there is none
     statistics method -> name -> an algorithm's own numbers, one per peer, at the last evaluated round
     relations  method -> {"peers": [P ids], "matrix": [P][P]}: how related the peers' tasks are
-    answers    method -> "classes", "confusion" and "reliability" (`answers.json`)
+    answers    method -> "classes", "confusion" and, with metrics, "reliability" (`answers.json`)
     timeline   method -> rounds and weights of all peers over virtual time, and the faults (`timeline.json`)
     """
 

@@ -12,7 +12,7 @@ and text. Beside the rows of `history.py` it reads these descriptions, each of t
                                "exchanges": int}]}
     relations.json   {method: {"peers": [P ids], "matrix": [P][P] from -1 to 1}}
     answers.json     {method: {"classes": [...], "confusion": [C][C],
-                      "reliability": [[confidence, part that is right, examples], ...]}}
+                      with metrics "reliability": [[confidence, part that is right, examples], ...]}}
     timeline.json    {method: {"peers": {id: {"seconds": [...], "rounds": [...], "weights": {group: [...]}}},
                                "faults": [{"begin": s, "end": s, "text"}]}}
 """

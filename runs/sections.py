@@ -129,21 +129,24 @@ def _gain(gain: float, measure: str) -> str:
 
 
 def answers_section(run: Facts) -> str:
-    """Return the section on the models' answers: reliability diagrams, and a confusion matrix of each method."""
+    """Return the section on the models' answers: a confusion matrix of each method; if measured, their reliability."""
     methods = {method: found for method, found in run.answers.items() if method in run.colours}
     if not methods:
         return ""
-    title = "Confidence, and part of the answers that is right"
-    lines = [(run.colours[method], found["reliability"]) for method, found in methods.items()]
-    caption = "All peers' test examples. On the diagonal a model is right as often as it expects; below it, less often."
-    figure = _figure(title, plots.reliability_diagram(lines, title), prose(caption), keys=_keys(run, methods))
+    figure, known = "", [method for method, found in methods.items() if "reliability" in found]
+    if known:
+        title = "Confidence, and part of the answers that is right"
+        lines = [(run.colours[method], methods[method]["reliability"]) for method in known]
+        caption = prose("On the diagonal a model is right as often as it expects; below it, less often.")
+        figure = _figure(title, plots.reliability_diagram(lines, title), caption, keys=_keys(run, known))
     matrices = "".join(
         f"<details{' open' * (place == 0)}><summary>{run.mark(method)}{escape(spoken(method))}</summary>"
         f"{tables.confusion_table(found['classes'], found['confusion'])}</details>"
         for place, (method, found) in enumerate(methods.items())
     )
-    confused = f"<figure><h3>Classes (rows) and answers (columns)</h3>{matrices}</figure>"
-    return f"<section><h2>Answers</h2><div class=grid>{figure}{confused}</div></section>"
+    confused = f"<figure><h3>Confusion matrix: classes (rows) and answers (columns)</h3>{matrices}</figure>"
+    note = "Each peer's last model on its own test part, with labels as that peer has them; all peers together."
+    return f"<section><h2>Answers</h2><p class=soft>{prose(note)}</p><div class=grid>{figure}{confused}</div></section>"
 
 
 def split_section(run: Facts) -> str:

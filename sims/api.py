@@ -32,7 +32,7 @@ from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
 from fedpeer.sims.events import Event
 from fedpeer.sims.prepare import code_objects, prepare_simulation
-from fedpeer.sims.progress import ProgressDisplay, RemarksOnly, progress_display
+from fedpeer.sims.progress import NoProgress, ProgressDisplay, progress_display
 from fedpeer.sims.record import begin_record, continued_record
 from fedpeer.sims.request import SimulationRequest, default_methods
 from fedpeer.sims.results import Results
@@ -158,9 +158,9 @@ def simulate(
 
 def _display(progress: bool | None) -> ProgressDisplay:
     console = Console(stderr=True)
-    if progress is None and not console.is_jupyter:
-        return RemarksOnly(console)
-    return progress_display(console, quiet=progress is False)
+    if progress is False:
+        return NoProgress()
+    return progress_display(console, quiet=progress is None and not console.is_jupyter)
 
 
 def _arguments(

@@ -110,9 +110,13 @@ class RunLost:
 
 @dataclass(frozen=True, kw_only=True)
 class Remark:
-    """A message for the user, such as a repaired share or an edge added to connect a group."""
+    """A message for the user, such as a repaired share or an edge added to connect a group.
+
+    progress   whether it tells only what is being done, such as starting a cluster
+    """
 
     text: str
+    progress: bool = False
 
 
 Event = SimulationStarted | MethodStarted | RoundDone | MethodDone | WorkerReplaced | RunBegun | RunLost | Remark

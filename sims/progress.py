@@ -148,12 +148,9 @@ class ProgressLines:
                     self.write(self._line(event.method))
             case MethodDone():
                 self.write(self._line(event.method))
-            case RunLost():
-                self.write(lost_text(event))
-            case WorkerReplaced():
-                self.write(replaced_text(event))
-            case Remark():
-                self.write(f"note: {event.text}")
+            case _:
+                for line in note_lines(event):
+                    self.write(line)
 
     def _line(self, method: str) -> str:
         tally = self.board.tallies[method]
@@ -217,8 +214,8 @@ class NotebookBars:
         self._output.update(self._ipython.HTML(f"{''.join(lines)}<table>{table}</table>"))
 
 
-class RemarksOnly:
-    """No progress, but what needs attention: a script of Python that asked for nothing."""
+class WarningsOnly:
+    """What needs attention, without progress (`--quiet`, and scripts of Python by default)."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
@@ -230,12 +227,27 @@ class RemarksOnly:
         """Do nothing: nothing is open."""
 
     def __call__(self, event: Event) -> None:
-        if isinstance(event, Remark):
-            self.console.print(f"note: {event.text}", highlight=False, markup=False, soft_wrap=True)
+        if isinstance(event, Remark) and event.progress:
+            return
+        for line in note_lines(event):
+            self.console.print(line, highlight=False, markup=False, soft_wrap=True)
+
+
+def note_lines(event: Event) -> list[str]:
+    """Return the lines to print about an event that needs attention; of other events there are none."""
+    match event:
+        case RunLost():
+            return [lost_text(event)]
+        case WorkerReplaced():
+            return [replaced_text(event)]
+        case Remark():
+            return [f"note: {event.text}"]
+        case _:
+            return []
 
 
 class NoProgress:
-    """No progress at all (`--quiet`)."""
+    """Nothing at all: a script of Python that asked for that."""
 
     def __enter__(self) -> Self:
         return self
@@ -248,9 +260,9 @@ class NoProgress:
 
 
 def progress_display(console: Console, quiet: bool) -> ProgressDisplay:
-    """Return the display that suits the console: bars on a terminal or in a notebook, else lines; none if `quiet`."""
+    """Return the display that suits the console: bars on a terminal or in a notebook, else lines; `quiet`: warnings."""
     if quiet:
-        return NoProgress()
+        return WarningsOnly(console)
     if console.is_jupyter:
         return NotebookBars()
     if console.is_terminal:

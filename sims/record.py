@@ -29,14 +29,17 @@ from fedpeer.runs.disk import RunError, dumps, json_value, write_text
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.summary import summarise
+from fedpeer.runs.tables import NUMBERS_MAX
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
 from fedpeer.sims.linear_baseline import linear_scores
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.timeline import Timed
 from fedpeer.sims.simulation import Simulation
+from fedpeer.sims.vector.workspace import Job
 from fedpeer.sims.world import World
 from fedpeer.slicing.describe import describe_slices, slices_svg
+from fedpeer.slicing.flat import trainable_copy
 from fedpeer.slicing.plan import Plan
 from fedpeer.topology.describe import layout_of_graph
 
@@ -141,7 +144,8 @@ class Answered:
 
     values     by metric, one number per peer; None: not defined there
     failed     by metric of the user's own, why it failed
-    described  for classes: "confusion" (C, C) and "reliability" (bins, 3) over all peers' examples; else empty
+    described  for classes: "confusion" (C, C) and, with metrics, "reliability" (bins, 3) over all peers' examples; else
+               empty
     """
 
     values: dict[str, list[float | None]]
@@ -150,11 +154,18 @@ class Answered:
 
 
 def answers_of(
-    world: World, engine: Engine, metrics: Mapping[str, AnswerMetric], *, validation: bool = False
+    world: World, job: Job, engine: Engine, metrics: Mapping[str, AnswerMetric], *, validation: bool = False
 ) -> Answered:
-    """Measure the answers of all peers' models as they are now, on their test or validation parts."""
+    """Measure the answers of all peers' models as they are now, on their test or validation parts.
+
+    Args:
+        job: its networks are copied, where they are: on a GPU the models answer there.
+    """
     holdings = world.holdings()
     card = _card(world, holdings)
+    # Peers with the same network take turns with one copy: to copy it takes longer than to answer.
+    pairs = zip(world.assemblies, job.networks, strict=True)
+    copies = {id(assembly): trainable_copy(network.module) for assembly, network in pairs}
     values, failed = {name: list[float | None]() for name in metrics}, dict[str, str]()
     tested = []
     for (peer, holding), x_n in zip(holdings.items(), engine.x_Pn, strict=True):
@@ -164,20 +175,24 @@ def answers_of(
                 each.append(None)
             continue
         own = world.assembly_of(peer)
-        answers = Model.of(card, peer, own.module, own.layout, x_n[: own.layout.n]).answers(x)
+        answers = Model.of(card, peer, copies[id(own)], own.layout, x_n[: own.layout.n]).answers(x)
         found = answer_scores(metrics, y, answers)
         for name, value in found.values.items():
             values[name].append(value if math.isfinite(value) else None)
         failed |= found.failed
         tested.append((y, answers))
-    described = {}
+    described = dict[str, Any]()
     if world.dataset.task == "classification" and tested:
         y_N, answer_NC = (np.concatenate(each) for each in zip(*tested, strict=True))
-        described = {
-            "confusion": confusion(y_N, answer_NC).tolist(),
-            "reliability": reliability(y_N, answer_NC).tolist(),
-        }
+        described["confusion"] = confusion(y_N, answer_NC).tolist()
+        if metrics:  # to import scikit-learn and draw one more figure is a tenth of a short run
+            described["reliability"] = reliability(y_N, answer_NC).tolist()
     return Answered(values=values, failed=failed, described=described)
+
+
+def shows_confusion(world: World) -> bool:
+    """Return whether each report has a confusion matrix: there are classes, and few enough for numbers in its cells."""
+    return world.dataset.task == "classification" and world.shape.classes <= NUMBERS_MAX
 
 
 def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:
@@ -218,7 +233,7 @@ def describe_relations(run: RunFolder, engine: Engine, world: World, method: str
 
 
 def describe_answers(run: RunFolder, world: World, method: str, described: Mapping[str, Any]) -> None:
-    """Record the confusion and the reliability diagram by method, if there are any; the last seed's stay."""
+    """Record the confusion matrix and the reliability diagram by method, if there are any; the last seed's stay."""
     if described:
         described = {"classes": list(world.dataset.classes), **described}
         run.describe("answers", (run.read("answers") or {}) | {method: described})

@@ -166,7 +166,7 @@ def _cluster_of(simulation: Simulation, on_event: OnEvent) -> AbstractContextMan
         return nullcontext()
     from fedpeer.sims.ray.cluster import join_cluster
 
-    return join_cluster(request.address, request.shards, lambda text: on_event(Remark(text=text)))
+    return join_cluster(request.address, request.shards, on_event)
 
 
 def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> None:
@@ -259,19 +259,22 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
 
 
 def _metrics(stage: _Stage, cell: _Cell, engine: Engine) -> dict[str, Any]:
-    """Return the entry of a row for the metrics of the last models, if any are wanted, and describe the answers."""
+    """Return the entry of a row for the metrics of the last models, if any are wanted, and describe their answers."""
     metrics, world = stage.simulation.metrics[cell.method], stage.simulation.worlds[cell.seed]
-    if not metrics:
+    job = stage.simulation.jobs[cell.seed]
+    if not metrics and not record.shows_confusion(world):
         return {}
-    found = record.answers_of(world, engine, metrics)
+    found = record.answers_of(world, job, engine, metrics)
     record.describe_answers(stage.run, world, cell.method, found.described)
     for name, problem in found.failed.items():
         stage.on_event(Remark(text=f"{cell.method}: the metric {name} failed: {problem}"))
+    if not metrics:
+        return {}
     if not world.federation.simulation.validation:
         return {"metrics": found.values}
     return {
         "metrics": found.values,
-        "validation_metrics": record.answers_of(world, engine, metrics, validation=True).values,
+        "validation_metrics": record.answers_of(world, job, engine, metrics, validation=True).values,
     }
 
 

@@ -85,10 +85,10 @@ def nearest_model(name: str, known: Collection[str]) -> str:
 def model_mistakes(models: Iterable[PartialModel], peers: Sequence[str] | None = None) -> list[ModelMistake]:
     """Return all mistakes in the models and, if peers are given, in their members.
 
-    Members are checked only if the models themselves are valid: the check needs the closure of the dependencies.
+    Members are compared with the peers only if all else is valid: it needs the closure of the dependencies.
     """
     models = tuple(models)
-    found = [*_name_problems(models), *_dependency_problems(models)]
+    found = [*_name_problems(models), *_dependency_problems(models), *_unimplemented(models)]
     return found or (_member_problems(models, peers) if peers is not None else [])
 
 
@@ -144,6 +144,16 @@ def _cycles(models: tuple[PartialModel, ...]) -> list[list[str]]:
         [a for a, _ in nx.find_cycle(graph.subgraph(knot), knot[0])]
         for knot in knots
         if len(knot) > 1 or graph.has_edge(knot[0], knot[0])
+    ]
+
+
+def _unimplemented(models: tuple[PartialModel, ...]) -> list[ModelMistake]:
+    """Return a mistake for each model with an empty list of members: nothing would be averaged, without a word."""
+    text = "the list is empty, so nobody averages this model; name its peers, write all, or leave the model out"
+    return [
+        ModelMistake(f"{model.place}.members", text)
+        for model in models
+        if model.members != "all" and not model.members and model.name != LOCAL
     ]
 
 

@@ -336,6 +336,9 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
             near = nearest_of(name, header)
             hint = f'did you mean "{near}"?' if near else "there are: " + ", ".join(header[:20])
             mistakes.add(f"{setting}={name}", f"there is no such column; {hint}")
+        elif name in wanted.targets and setting in ("user", "text", "drop"):
+            advice = "leave it out of drop" if setting == "drop" else "name another one"
+            mistakes.add(f"{setting}={name}", f"this column is to be predicted; {advice}")
     nameless = [str(place) for place, name in enumerate(header, 1) if not name and name not in wanted.drop]
     if nameless:
         which = f"column {nameless[0]} has" if len(nameless) == 1 else f"columns {', '.join(nameless[:8])} have"

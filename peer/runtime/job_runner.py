@@ -27,7 +27,7 @@ from fedpeer.peer.state.events import (
     Work,
     Worked,
 )
-from fedpeer.slicing.flat import digest_of
+from fedpeer.slicing.flat import digest_of, trainable_copy
 
 
 class JobRunner:
@@ -108,7 +108,7 @@ class JobRunner:
         if self._tested is None:
             return evaluated
         (peer,), (x, y) = self._card.peers, self._tested
-        model = models.Model.of(self._card, peer, self._module, self._layout, job.x_n)
+        model = models.Model.of(self._card, peer, trainable_copy(self._module, "cpu"), self._layout, job.x_n)
         found = answer_scores(self._metrics, y, model.answers(x))
         for name, problem in found.failed.items():
             self._warn("metric_failed", f"the metric {name} failed in round {job.round}: {problem}")

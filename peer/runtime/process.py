@@ -107,7 +107,7 @@ _UNREACHED = (
 _BYTES_PER_MEGABIT = 1e6 / 8
 
 #: Codes of the rejections that say what the process waits for.
-WAITED = NO_DISK, NO_ADDRESS = "persist_failed", "not_listening"
+NO_DISK, NO_ADDRESS = "persist_failed", "not_listening"
 
 T = TypeVar("T")
 
@@ -122,7 +122,7 @@ class _Then:
 class PeerProcess:
     """Runs a prepared peer, from its first to its last effect.
 
-    quiet   print only what it waits for before it begins
+    quiet   print warnings and errors only
     leave   leave the federation as soon as the other peers have been met
     """
 
@@ -177,8 +177,8 @@ class PeerProcess:
         """
         loop = self._loop = asyncio.get_running_loop()
         log_file = LogFile(self._folder / "log.jsonl")
-        stream = for_stream(self._prepared.file.id, sys.stderr)
-        self._log = Log([log_file, at_least("info", self.status.say), at_least("info", self._heeding(stream))], "debug")
+        stream = at_least("warning" if self._quiet else "info", for_stream(self._prepared.file.id, sys.stderr))
+        self._log = Log([log_file, at_least("info", self.status.say), stream], "debug")
         self._trap_signals()
         unhandled = loop.get_exception_handler()
         loop.set_exception_handler(self._unhandled)
@@ -215,15 +215,6 @@ class PeerProcess:
         level: Level = "error" if self._stopped.code else "info"
         fields = {"code": self._stopped.code}
         return LogLine(t=time.time(), level=level, what="stopped", text=self._stopped.text, fields=fields)
-
-    def _heeding(self, stream: Callable[[LogLine], None]) -> Callable[[LogLine], None]:
-        """Return the terminal's sink; of a quiet peer it shows only what it waits for before it begins."""
-
-        def sink(line: LogLine) -> None:
-            if not self._quiet or (line.what in WAITED and not self._begun):
-                stream(line)
-
-        return sink
 
     async def _patiently(self, attempt: Callable[[], Awaitable[T]], passes: type[Exception]) -> T | None:
         """Return the attempt's result as soon as this machine allows it; None if the peer is to stop before."""

@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from queue import Empty, SimpleQueue
+from typing import Any
 
 #: Last lines of output that are kept for an error message.
 _LINES_KEPT = 40
@@ -92,16 +93,20 @@ class ProcessPool:
             for line in lines:
                 if (end := _end(line)) is not None:
                     self._ended.put(end)
-                else:
+                elif _logged(line).get("level") != "warning":  # the peers' logs have these
                     self._lines.append(line.rstrip())
 
 
 def _end(line: str) -> tuple[str, int] | None:
     """Return the peer and its exit code, if the line reports an end."""
+    event = _logged(line)
+    return (str(event["peer"]), int(event["fields"]["code"])) if event.get("what") == "ended" else None
+
+
+def _logged(line: str) -> dict[str, Any]:
+    """Return the line of a peer's log; empty: it is something else."""
     try:
         event = json.loads(line)
     except ValueError:
-        return None
-    if not isinstance(event, dict) or event.get("what") != "ended":
-        return None
-    return str(event["peer"]), int(event["fields"]["code"])
+        return {}
+    return event if isinstance(event, dict) else {}

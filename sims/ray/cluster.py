@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 from ray._private import worker as ray_worker
 
 from fedpeer.config.choice import ChoiceError
+from fedpeer.sims.events import Remark
 from fedpeer.sims.ray.options import HERE
 from fedpeer.sims.ray.shard import Shard
 from fedpeer.sims.request import cores
@@ -32,11 +33,14 @@ STARTS_MAX = 3
 class Cluster:
     """The cluster that this process has joined. `close` ends the shards."""
 
-    def __init__(self, remark: Callable[[str], None]) -> None:
-        self.remark = remark
+    def __init__(self, on_remark: Callable[[Remark], None]) -> None:
+        self._on_remark = on_remark
         self._idle: list[Any] = []
         self._actors: list[Any] = []
         self._held: tuple[NDArray[Any], Any] | None = None
+
+    def remark(self, text: str) -> None:
+        self._on_remark(Remark(text=text))
 
     @property
     def places(self) -> int:
@@ -99,7 +103,7 @@ def _same_memory(a: NDArray[Any], b: NDArray[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def join_cluster(address: str, cpus: int | None, remark: Callable[[str], None]) -> Iterator[Cluster]:
+def join_cluster(address: str, cpus: int | None, on_remark: Callable[[Remark], None]) -> Iterator[Cluster]:
     """Join a cluster, and leave it at the end. If the caller's program has already joined one, use that one.
 
     Args:
@@ -111,9 +115,10 @@ def join_cluster(address: str, cpus: int | None, remark: Callable[[str], None]) 
     """
     own = not ray.is_initialized()
     if own:
-        remark(f"joining Ray at {address} ..." if address else "starting Ray on this machine, which takes seconds ...")
+        text = f"joining Ray at {address} ..." if address else "starting Ray on this machine, which takes seconds ..."
+        on_remark(Remark(text=text, progress=True))
         _begin(address, cpus)
-    cluster = Cluster(remark)
+    cluster = Cluster(on_remark)
     try:
         yield cluster
     finally:

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from fedpeer.cli import experiment_progress
-from fedpeer.cli.experiment_progress import Bar, ExperimentLines, ExperimentSilence
+from fedpeer.cli.experiment_progress import Bar, ExperimentLines, ExperimentWarnings
 from fedpeer.experiments import registry
 from fedpeer.experiments.events import Begun, CellDone, ExperimentEvent, OfRun
 from fedpeer.experiments.results import Measured
@@ -125,7 +125,7 @@ def test_mistakes(fedpeer: Fedpeer, arguments: list[str], words: list[str]) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("tiny")
 def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Interrupting(ExperimentSilence):
+    class Interrupting(ExperimentWarnings):
         def __call__(self, event: ExperimentEvent) -> None:
             match event:
                 case OfRun(event=RoundDone(method="fedavg", round=1)):
@@ -133,7 +133,7 @@ def test_a_run_is_paused_goes_on_and_is_reported(fedpeer: Fedpeer, monkeypatch: 
 
     command = ["experiment", "run", "tiny", "--quick", "--workers", "1"]
     with monkeypatch.context() as patched:
-        patched.setattr(experiment_progress, "experiment_display", lambda console, quiet: Interrupting())
+        patched.setattr(experiment_progress, "experiment_display", lambda console, quiet: Interrupting(print))
         paused = fedpeer(*command)
     assert paused.code == 130, paused.err
     assert "fedpeer experiment run tiny --quick --workers 1" in paused.err
@@ -187,6 +187,18 @@ def test_lines_tell_how_far_it_is() -> None:
         "A: PM 75.0 %, 1 min 30 s",
     ]
     assert display.tally.left == "40 s left", "two runs as long as the one that was seen"
+
+
+def test_a_quiet_experiment_hides_progress_and_no_warning() -> None:
+    screen = io.StringIO()
+    with experiment_progress.experiment_display(Console(file=screen, width=40), quiet=True) as display:
+        for event in [*STORY, *SPREAD, Remark(text="starting Ray", progress=True)]:
+            display(event)
+    assert screen.getvalue().splitlines() == [
+        "note: an edge was added",
+        "worker 1 died (exit code 1); replaced",
+        "A, seed 0: its machine is lost after round 2; starting again",
+    ]
 
 
 def test_a_bar_tells_the_same() -> None:

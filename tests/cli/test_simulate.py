@@ -85,6 +85,13 @@ def test_a_run_is_shown_listed_compared(fedpeer: Fedpeer) -> None:
     assert Path(second["report"]).exists()
 
 
+def test_a_quiet_run_tells_what_needs_attention(fedpeer: Fedpeer) -> None:
+    outcome = fedpeer(*SMALL, "--quiet", "--json", "--compare", "local", "--lr", "1e30")
+    assert (outcome.code, outcome.out.count("\n")) == (0, 1), outcome.err
+    (line,) = outcome.err.splitlines()
+    assert line.startswith("note: local: the loss of peer1, peer2, peer3 and 1 more is above 1e+09 or NaN since round")
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("method", "number"),

@@ -125,6 +125,33 @@ def test_other_data_are_refused_by_the_setting_that_names_them(fedpeer: Fedpeer,
     assert "simulation.dataset" in refused.err
 
 
+@pytest.mark.parametrize(
+    ("adapters", "weights", "same"),
+    [(",lora=2", "weights", True), (",lora=2", "others", False), (",lora=4", "weights", False)],
+    ids=["copied", "other weights", "other adapters"],
+)
+def test_a_peers_pretrained_model_is_the_same_wherever_it_lies(
+    fedpeer: Fedpeer, adapters: str, weights: str, same: bool
+) -> None:
+    folder = federation(fedpeer)
+    there = (folder / "federation.yaml", "model", ",lora=2", "weights"), (Path("new.yaml"), "copy", adapters, weights)
+    for file, name, settings, content in there:
+        model = file.parent / name
+        model.mkdir()
+        (model / "config.json").write_text("{}")
+        (model / "model.safetensors").write_text(content)
+        text = file.read_text(encoding="utf-8")
+        file.write_text(
+            text.replace("dataset: digits", f"dataset: digits, networks: {{peer2: 'hf:{name}{settings}'}}"),
+            encoding="utf-8",
+        )
+    rewritten(("rounds: 40", "rounds: 50"))
+    done = fedpeer("update", "new.yaml", "--in", "fed")
+    assert done.code == (0 if same else 2), done.err
+    assert ("simulation.networks" in done.err) is not same
+    assert ("rounds is 40 now and 50 then" in " ".join(done.out.split())) is same
+
+
 def test_data_that_cannot_be_read_are_named_and_not_called_others(fedpeer: Fedpeer) -> None:
     folder = federation(fedpeer)
     for file, path in ((folder / "federation.yaml", "clinic.csv"), (Path("new.yaml"), "/nowhere/clinic.csv")):

@@ -120,6 +120,7 @@ def test_several_columns_are_labels_that_hold_or_do_not(table: Callable[[str | b
         ({"labels": ("fever", "cough"), "task": "regression"}, "task=multi-label and not regression"),
         ({"labels": ("fever", "cough"), "classes": ("no", "yes")}, "leave classes out"),
         ({"labels": ("fever", "cofgh")}, 'labels=cofgh: there is no such column; did you mean "cough"?'),
+        ({"labels": ("fever", "cough"), "drop": ("cough",)}, "drop=cough: this column is to be predicted"),
         ({"labels": ("fever", "age")}, 'row 2, column age: "61" is neither 0 nor 1; write 0 or 1, or delete the row'),
     ],
     ids=str,
@@ -161,6 +162,14 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         (GOOD, {"label": "outcom"}, ["label=outcom: there is no such column", 'did you mean "outcome"?']),
         (GOOD, {"drop": ("wart",)}, ["drop=wart", 'did you mean "ward"?']),
         (GOOD, {"user": "nobody"}, ["user=nobody", "there are: age, weight, ward, outcome"]),
+        (
+            GOOD,
+            {"user": "outcome", "drop": ("ward", "outcome")},
+            [
+                "user=outcome: this column is to be predicted; name another one",
+                "drop=outcome: this column is to be predicted; leave it out of drop",
+            ],
+        ),
         (GOOD, {}, ["row 2, column ward", '"a" is text', "drop=ward", "and 2 more like it"]),
         ("a,outcome\n1,x\n,y\n", {}, ["row 3, column a", "the cell is empty"]),
         ("a,outcome\n1,x\nNaN,y\n", {}, ["row 3, column a", "NaN is not a number"]),

@@ -170,6 +170,23 @@ def test_the_report_shows_metrics_reliability_and_confusion(tmp_path: Path) -> N
     assert {"flu as flu: 7", "cold as flu: 2", f"flu as {EVIL}: 1"} <= cells
 
 
+def test_a_confusion_matrix_needs_no_metrics(tmp_path: Path) -> None:
+    """Of two methods one is Bayesian: its reliability is measured without being asked for."""
+    run = made(tmp_path, methods=("local", "virtual"), rounds=1, finished=False)
+    plain = {"classes": ["flu", "cold"], "confusion": [[7, 1], [2, 5]]}
+    run.describe("answers", {"local": plain})
+    text, parsed = page(run)
+    check(text, parsed)
+    assert "Confusion matrix" in parsed.text
+    assert "Confidence, and part" not in parsed.text
+    run.describe("answers", {"local": plain, "virtual": {**plain, "reliability": [[0.55, 0.4, 5]]}})
+    text, parsed = page(run)
+    check(text, parsed)
+    figure = text[text.index("<h3>Confidence") :].partition("</figure>")[0]
+    assert "VIRTUAL" in figure
+    assert "local only" not in figure
+
+
 def test_the_band_is_named_for_many_peers(report: Report) -> None:
     assert "the middle 80" in report("regression")[2].text
 

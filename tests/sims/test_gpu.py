@@ -203,3 +203,5 @@ def test_the_command_trains_there(engine_name: str, tmp_path: Path) -> None:
     subprocess.run([*words, *settings], cwd=tmp_path, check=True, timeout=300)
     (environment,) = (json.loads(path.read_text()) for path in tmp_path.glob("runs/*/environment.json"))
     assert (environment["device"], environment["device_name"]) == (CUDA, torch.cuda.get_device_name())
+    (report,) = tmp_path.glob("runs/*/report.html")
+    assert "Confusion matrix" in report.read_text(encoding="utf-8"), "the last models answer there, too"

@@ -23,7 +23,7 @@ from fedpeer.sims.events import (
     SimulationStarted,
     WorkerReplaced,
 )
-from fedpeer.sims.progress import Bars, NoProgress, ProgressLines, progress_display
+from fedpeer.sims.progress import Bars, ProgressLines, WarningsOnly, progress_display
 from fedpeer.sims.tally import ProgressTable
 
 ROUNDS = 30
@@ -198,7 +198,21 @@ def test_a_bar_counts_the_runs_where_several_are_under_way() -> None:
 def test_the_display_suits_the_stream() -> None:
     assert isinstance(progress_display(Console(file=io.StringIO()), quiet=False), ProgressLines)
     assert isinstance(progress_display(Console(file=io.StringIO(), force_terminal=True), quiet=False), Bars)
-    assert isinstance(progress_display(Console(file=io.StringIO(), force_terminal=True), quiet=True), NoProgress)
+    assert isinstance(progress_display(Console(file=io.StringIO(), force_terminal=True), quiet=True), WarningsOnly)
+
+
+def test_a_quiet_display_hides_progress_and_no_warning() -> None:
+    screen = io.StringIO()
+    died = WorkerReplaced(worker="worker 1", reason="exit code 1", method="local", seed=0, round=3)
+    lost = RunLost(method="local", seed=0, reason="its process ended", round=2)
+    with progress_display(Console(file=screen, force_terminal=True, width=40), quiet=True) as display:
+        for event in [*events(), Remark(text="starting Ray", progress=True), died, lost]:
+            display(event)
+    assert re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", screen.getvalue()).splitlines() == [
+        "note: 3 training examples left over [1]",
+        "worker 1 died (exit code 1) in round 3 of local; another took over its work",
+        "local, seed 0: its process ended after round 2; starting again",
+    ]
 
 
 @pytest.mark.parametrize(

@@ -91,6 +91,38 @@ def test_metrics_are_those_of_the_models_that_are_kept(tmp_path: Path) -> None:
     assert sum(count for *_, count in described["local"]["reliability"]) == confused.sum()
 
 
+@pytest.mark.parametrize("engine", ["vector", "network", pytest.param("processes", marks=pytest.mark.slow)])
+def test_every_run_counts_the_confusions_of_its_last_models(engine: EngineName, tmp_path: Path) -> None:
+    """Right answers are on the diagonal, so each peer's accuracy follows from the matrix. No metric is asked for."""
+    options = request(learning__rounds=2, simulation__peers=2)
+    options = replace(options, engine=engine, seeds=(0,), methods=(parse_choice("local"), parse_choice("fedavg")))
+    run = folder(tmp_path, options)
+    run_prepared(prepare_simulation(options), run)
+    answers = run.read("answers")
+    assert answers is not None
+    last = {row["method"]: row for row in run.rows() if row["round"] == 2}
+    assert answers.keys() == last.keys() == {"local", "fedavg"}
+    for method, row in last.items():
+        assert answers[method].keys() == {"classes", "confusion"}
+        confusion_CC = np.array(answers[method]["confusion"])
+        assert np.diag(confusion_CC).sum() == pytest.approx(np.dot(row["accuracy"], row["tested"]))
+        assert confusion_CC.sum() == sum(row["tested"])
+        assert "metrics" not in row
+
+
+def test_many_classes_are_counted_only_where_metrics_are_asked_for(tmp_path: Path) -> None:
+    draws = np.random.default_rng(0)
+    y = np.tile(np.arange(17), 8)
+    data = Dataset(name="letters", x=draws.normal(size=(len(y), 4)).astype(np.float32), y=y, task="classification",
+                   input_kind="features", classes=tuple("abcdefghijklmnopq"))  # fmt: skip
+    for metrics, kinds in (((), None), (("f1",), {"classes", "confusion", "reliability"})):
+        settings = {"simulation": {"peers": 2, "split": "iid", "metrics": list(metrics)}, "learning": {"rounds": 1}}
+        found = api.simulate(data, "mlp:4+5+17", federation=settings, methods=["local"], device="cpu", workers=1,
+                             out=tmp_path)  # fmt: skip
+        answers = RunFolder(found.folder).read("answers")
+        assert (answers and answers["local"].keys()) == kinds
+
+
 def test_calibration_is_measured_where_an_algorithm_is_bayesian_and_targets_decide_what_fits() -> None:
     methods = tuple(map(parse_choice, ("fedavg", "virtual", "pfedvem", "pfedvem-gossip")))
     options = replace(request(simulation__metrics=["f1", "ece"]), seeds=(0,), methods=methods)
@@ -178,6 +210,7 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(
     again = RunFolder.open(tmp_path, broken.id)
     assert list(run_prepared(prepare_simulation(options), again)["methods"]) == ["local", "partial-averaging"]
     assert measured(again) == measured(whole)
+    assert again.read("answers") == whole.read("answers")
     assert again.status == "finished"
 
 

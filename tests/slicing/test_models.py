@@ -98,12 +98,12 @@ def test_who_implements_a_model_without_its_dependencies_sees_the_path() -> None
 def test_a_missing_dependency_deep_in_one_of_two_branches_is_found() -> None:
     models = [
         PartialModel("base"),
-        PartialModel("far", ("base",), members=()),
+        PartialModel("far", ("base",), members=("q",)),
         PartialModel("left", ("base",)),
         PartialModel("right", ("far",), members=("p",)),
         PartialModel("both", ("left", "right"), members=("p",)),
     ]
-    found = [str(problem) for problem in model_mistakes(models, ["p"])]
+    found = [str(problem) for problem in model_mistakes(models, ["p", "q"])]
     assert any("both -> right -> far but" in line for line in found)
 
 
@@ -138,6 +138,17 @@ def test_members_must_be_known_and_named_once() -> None:
     )
     assert '"peer9" is not a peer here; did you mean' in found
     assert '"peer1" is listed 2 times' in found
+
+
+@pytest.mark.parametrize("peers", [None, ["peer1"]])
+def test_a_model_needs_members(peers: list[str] | None) -> None:
+    """Without a number of peers, as in a federation of real ones, this is known, too."""
+    models = [PartialModel("m", members=()), PartialModel("n", members=()), PartialModel("all")]
+    first, second = map(str, model_mistakes(models, peers))
+    assert first.startswith(
+        "partial_models.m.members: the list is empty, so nobody averages this model; name its peers"
+    )
+    assert second.startswith("partial_models.n.members: ")
 
 
 def test_implementers_keep_the_order_of_the_peers() -> None:

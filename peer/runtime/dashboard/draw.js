@@ -8,6 +8,8 @@ const NAMED_MAX = 16;
 const TIGHT = 40;
 // Most curves with names at their ends, and the height of a name.
 const CURVES_NAMED = 8, NAME_HEIGHT = 13;
+// Colors for the curves of other peers: the report's, from the second on, since the first one is this peer's.
+const COLORS = ["m2", "m3", "m4", "m5", "m6", "m7"];
 // Characters of one name beside the circle; the whole name is in its title.
 const NAME_LETTERS = 14;
 
@@ -96,8 +98,17 @@ function ticks(low, high, most, whole = false) {
 
 const path = (points, x, y) => points.map(([round, value], n) => `${n ? "L" : "M"}${x(round).toFixed(1)} ${y(value).toFixed(1)}`).join("");
 
+/** Classes by peer that give each curve of the others its color; empty if there are more of them than colors. */
+export function colors(ids, me) {
+  const others = ids.filter((id) => id !== me).sort(inOrder);
+  return new Map(others.length > COLORS.length ? [] : others.map((id, n) => [id, `colored ${COLORS[n]}`]));
+}
+
+/** What a curve and its name look like. */
+const looks = (kind, id, me, colored) => `${kind} ${id === me ? "own" : colored.get(id) ?? ""}`.trim();
+
 /** The names of curves at their last points, moved down so that none covers another. */
-function endNames(all, me, x, y, lowest) {
+function endNames(all, me, colored, x, y, lowest) {
   const ends = all.map(([id, points]) => [id, points.filter((point) => point[1] !== null).at(-1)]).filter(([, end]) => end);
   ends.sort(([, one], [, other]) => y(one[1]) - y(other[1]));
   const from = Math.max(...ends.map(([, end]) => x(end[0])));
@@ -105,12 +116,12 @@ function endNames(all, me, x, y, lowest) {
   const heights = ends.map(([, end]) => (above = Math.max(above + NAME_HEIGHT, y(end[1]) + 4)));
   const over = Math.max(0, above - lowest);
   const names = shortened(ends.map(([id]) => id));
-  return ends.map(([id], n) => svg("text", { class: id === me ? "curve-name own" : "curve-name", x: from + 7, y: heights[n] - over }, names[n]));
+  return ends.map(([id], n) => svg("text", { class: looks("curve-name", id, me, colored), x: from + 7, y: heights[n] - over }, names[n]));
 }
 
-/** Curves over rounds, this peer's on top. `words` formats a value; `pick(round)` is called with the round that the
- *  pointer or the arrow keys select (null: none), `at` is the selected round. */
-export function curves(scores, me, words, width, at, pick) {
+/** Curves over rounds, this peer's on top. `colored` has the others' colors, `words` formats a value; `pick(round)` is
+ *  called with the round that the pointer or the arrow keys select (null: none), `at` is the selected round. */
+export function curves(scores, me, colored, words, width, at, pick) {
   const all = Object.entries(scores).filter(([, points]) => points.length);
   const values = all.flatMap(([, points]) => points.map((point) => point[1])).filter((value) => value !== null);
   if (!values.length) return el("p", { class: "empty" }, "No peer has been measured yet.");
@@ -130,12 +141,12 @@ export function curves(scores, me, words, width, at, pick) {
   columns.push(svg("text", { class: "axis", x: left - 7, y: height - 6, "text-anchor": "end" }, "round"));
   const drawn = all.map(([id, points]) => {
     const known = points.filter((point) => point[1] !== null);
-    const line = svg("path", { class: id === me ? "curve own" : "curve", "data-peer": id, d: path(known, x, y) });
+    const line = svg("path", { class: looks("curve", id, me, colored), "data-peer": id, d: path(known, x, y) });
     line.append(svg("title", {}, id));
     return line;
   });
   drawn.sort((one, other) => one.classList.contains("own") - other.classList.contains("own"));
-  if (named) drawn.push(...endNames(all, me, x, y, height - bottom));
+  if (named) drawn.push(...endNames(all, me, colored, x, y, height - bottom));
   const own = (scores[me] ?? []).filter((point) => point[1] !== null);
   const newest = own[own.length - 1];
   const picture = svg("svg", { width, height, viewBox: `0 0 ${width} ${height}`, role: "img", tabindex: "0",

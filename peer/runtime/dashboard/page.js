@@ -1,7 +1,7 @@
 // The page of a peer's dashboard: listens to the live stream and updates each part of the page with the newest status.
 // A part is rebuilt only if its data have changed. Strings from peers are text, never HTML.
 
-import { curves, el, graph, inOrder, mark, spark, svg } from "./draw.js";
+import { colors, curves, el, graph, inOrder, mark, spark, svg } from "./draw.js";
 
 // Milliseconds without an event after which the connection counts as lost: the peer sends one each second.
 const SILENCE = 5000;
@@ -162,7 +162,13 @@ function accuracy(s) {
   part("h-curves", s.score_name, () => capital(s.score_name));
   const box = at("curves"), width = Math.max(260, box.clientWidth);
   box.classList.toggle("many", Object.keys(s.scores).length > 16);
-  part("curves", [s.scores, s.peer, s.score_name, width, chosen.round], () => curves(s.scores, s.peer, (value) => score(value, 0), width, chosen.round, (round) => {
+  const measured = Object.keys(s.scores).filter((id) => s.scores[id].length), colored = colors(measured, s.peer);
+  part("curve-keys", [measured, s.peer], () => [
+    measured.includes(s.peer) ? el("li", { class: "own" }, "this peer") : null,
+    ...[...colored].map(([id, looks]) => el("li", { class: looks }, id)),
+    measured.some((id) => id !== s.peer && !colored.has(id)) ? el("li", { class: "others" }, "other peers") : null,
+  ]);
+  part("curves", [s.scores, s.peer, s.score_name, width, chosen.round], () => curves(s.scores, s.peer, colored, (value) => score(value, 0), width, chosen.round, (round) => {
     if (round === chosen.round) return;
     chosen.round = round;
     accuracy(status);

@@ -201,6 +201,31 @@ async def test_nothing_is_wider_than_a_phone(browser: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("width", [390, 1400])
+async def test_a_few_peers_have_a_color_each_that_the_keys_name(browser: str, width: int) -> None:
+    """Each curve has its key's color; of more peers than colors, all but this one's are grey."""
+    keys = (
+        "[...document.querySelectorAll('#curve-keys li')].map((key) => [key.textContent,"
+        " getComputedStyle(key, '::before').borderTopColor, key.getBoundingClientRect().right])"
+    )
+    strokes = (
+        "Object.fromEntries([...document.querySelectorAll('#curves .curve')]"
+        ".map((curve) => [curve.dataset.peer, getComputedStyle(curve).stroke]))"
+    )
+    async with shown(learned(7), browser, width) as (page, _):
+        named, stroke_of = await page.value(keys), await page.value(strokes)
+        assert [name for name, *_ in named] == ["this peer", "peer1", "peer2", "peer4", "peer5", "peer6", "peer7"]
+        assert {"peer3" if name == "this peer" else name: color for name, color, _ in named} == stroke_of
+        assert len(set(stroke_of.values())) == 7
+        assert max(right for *_, right in named) <= width
+    async with shown(learned(8), browser, width) as (page, _):
+        named, stroke_of = await page.value(keys), await page.value(strokes)
+        assert [name for name, *_ in named] == ["this peer", "other peers"]
+        assert set(stroke_of.values()) == {color for _, color, _ in named}
+        assert len(stroke_of) == 8
+
+
+@pytest.mark.slow
 async def test_before_the_first_round_the_page_says_what_is_missing(browser: str) -> None:
     async with shown(FakePeer(), browser) as (page, _):
         text = await page.value("document.querySelector('main').innerText")

@@ -66,6 +66,17 @@ def test_a_fault_in_a_task_or_a_callback_for_which_nobody_waits_is_in_the_log(
     assert "never retrieved" not in capfd.readouterr().err
 
 
+def test_a_quiet_peer_prints_warnings_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    process = process_at(tmp_path)
+    monkeypatch.setattr(process, "_look_for_callers", lambda: process._warn("metric_failed", "the metric x failed"))
+    assert asyncio.run(process.run()).code == 0
+    printed = [json.loads(line) for line in capfd.readouterr().err.splitlines()]
+    assert {(line["level"], line["text"]) for line in printed} == {("warning", "the metric x failed")}
+    assert logged(tmp_path, "started"), "the log has the rest"
+
+
 def test_the_log_says_how_the_process_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     good, bad = tmp_path / "good", tmp_path / "bad"
     good.mkdir()

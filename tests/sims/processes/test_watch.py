@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import socket
+import sys
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedpeer.sims.processes import settling
-from fedpeer.sims.processes.process_pool import _end
+from fedpeer.sims.processes.process_pool import ProcessPool, _end
 from fedpeer.sims.processes.settling import HOST, free_ports
 from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLinesReader, Watched
 from fedpeer.sims.vector.pool import EngineError
@@ -91,6 +92,19 @@ def test_the_log_tells_what_matters_to_the_result_and_not_for_ever(tmp_path: Pat
 )
 def test_an_end_is_told_from_other_lines(line: str, said: tuple[str, int] | None) -> None:
     assert _end(line) == said
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="a script of the shell")
+def test_last_words_are_no_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Quiet peers print warnings; so many would leave no room for the reason of an end, and their logs have them."""
+    warning, error = (json.dumps({"peer": "peer1", "level": level, "what": "x"}) for level in ("warning", "error"))
+    program = tmp_path / "python"
+    program.write_text(f"#!/bin/sh\nprintf '%s\\n' '{error}' 'out of memory' '{warning}' '[1, 2]' >&2\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    pool = ProcessPool({"peer1": tmp_path / "peer1.yaml"}, 1)
+    pool.wait()
+    assert pool.words.splitlines() == [error, "out of memory", "[1, 2]"]
 
 
 def test_ports_are_free_for_peers_and_dashboards(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -81,7 +81,7 @@ def machines(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machines]:
     hold = os.environ[VARIABLE] = str(tmp_path_factory.mktemp("held") / "hold")
     of_ray = _started(STARTS_MAX)
     try:
-        with join_cluster(str(of_ray.address), None, lambda text: None) as cluster:
+        with join_cluster(str(of_ray.address), None, lambda remark: None) as cluster:
             yield Machines(of_ray, cluster, Path(hold))
     finally:
         of_ray.shutdown()
