@@ -27,12 +27,11 @@ from fedpeer.algorithms.assignment import (
     Gain,
     below,
     groups,
+    groups_by_parts,
     merges,
-    merges_by_likelihood,
     merges_taken,
     missed,
     normalised_sketches,
-    without_common,
 )
 from fedpeer.algorithms.evaluation import losses
 from fedpeer.algorithms.steppers import Stepper
@@ -80,11 +79,12 @@ class _Comparison:
             self.summed_PS += self.sketch(apart_PD.cpu().numpy().astype(np.float64))
 
     def sketches(self, x_Pn: Tensor) -> NDArray[np.float16]:
-        """Return the sketches that the peers send, (P, S)."""
+        """Return the sketches that the peers send, (P, S), or (P, K, S) in parts where they are not of updates."""
         if self.task.side_2D is None:
             return normalised_sketches(self.summed_PS)
         change_PD = (self.compared(x_Pn).double() - self.start_PD.double()).cpu().numpy()
-        return normalised_sketches(np.stack([self.sketch(self.task.moments_of(change_D)) for change_D in change_PD]))
+        part_PKS = np.stack([self.sketch(self.task.moments_of(change_D)) for change_D in change_PD])
+        return normalised_sketches(part_PKS.reshape(len(part_PKS), -1)).reshape(part_PKS.shape)
 
 
 class ClusteringEngine(Engine):
@@ -260,13 +260,13 @@ class ClusteringEngine(Engine):
     def _search(self, comparison: _Comparison) -> _Groups:
         """Return the groups for a task, and count what the search sends."""
         task, everyone = comparison.task, range(len(self._world.peers))
-        overlay, sketches_PS = task.overlay, comparison.sketches(self._engine.x_Pn)
+        overlay, sketches = task.overlay, comparison.sketches(self._engine.x_Pn)
         flood = flood_along(overlay)
-        self._spend(everyone, flood.messages_P, flood.bytes_of(sketches_PS[0].nbytes))
+        self._spend(everyone, flood.messages_P, flood.bytes_of(sketches[0].nbytes))
         if task.side_2D is not None:
-            special_PS, draws = without_common(sketches_PS), self._world.draws.numpy("shuffles", task.name)
-            return groups(merges(special_PS), merges_by_likelihood(special_PS, draws, task.clustering.groups))
-        tree = merges(sketches_PS)
+            draws = self._world.draws.numpy("shuffles", task.name)
+            return groups_by_parts(sketches, draws, task.clustering.groups)
+        tree = merges(sketches)
         nodes = below(tree)
         losses = [self._trial(task, members) for members in nodes]
         usual = [losses[peer][peer].mean() for peer in everyone]

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedpeer.algorithms.assignment import AssignmentError, ClusteringSettings, ComparedBy, Floats, second_moments
+from fedpeer.algorithms.assignment import AssignmentError, ClusteringSettings, ComparedBy, Floats, moments_in_parts
 from fedpeer.algorithms.draws import Draws
 from fedpeer.config.choice import Choice
 from fedpeer.config.clustering import NOBODY_SHARES, NOTHING_TO_SHARE, clustering_settings_of
@@ -37,7 +37,7 @@ class ClusteringTask:
     compared_PD   indices in each peer's x_n of the parameters that are compared. By updates: those averaged by all that
                   lead into the outputs, since these react first to differences between the tasks; if there are none,
                   all that are averaged by all. By inputs or outputs: the model's own at that side of the network
-    side_2D       row and column of each of these in the matrix of which `second_moments` are taken, (2, D); None: by
+    side_2D       row and column of each of these in the matrix of which `moments_in_parts` are taken, (2, D); None: by
                   updates
     overlay       the overlay of all peers, over which sketches and gains are flooded
     """
@@ -55,11 +55,11 @@ class ClusteringTask:
         return self.compared_PD.shape[1] if self.side_2D is None else int(self.side_2D[1].max() + 1) ** 2
 
     def moments_of(self, change_D: Floats) -> Floats:
-        """Return the second moments of a peer's changes of the compared parameters."""
+        """Return the second moments of a peer's changes of the compared parameters, in parts (K, `compared`)."""
         assert self.side_2D is not None, "it is not compared by updates"
         change_RC = np.zeros(self.side_2D.max(axis=1) + 1)
         change_RC[tuple(self.side_2D)] = change_D
-        return second_moments(change_RC)
+        return moments_in_parts(change_RC)
 
 
 def clustering_tasks_of(world: World, algorithm: Choice) -> tuple[ClusteringTask, ...]:

@@ -11,7 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.stats import norm
+from sklearn.metrics import adjusted_rand_score
 
+from fedpeer.algorithms import assignment
 from fedpeer.algorithms.assignment import (
     CHANCE,
     AssignmentError,
@@ -19,6 +21,7 @@ from fedpeer.algorithms.assignment import (
     Gain,
     below,
     groups,
+    groups_by_parts,
     merges,
     merges_by_likelihood,
     merges_taken,
@@ -296,6 +299,61 @@ def test_a_known_number_of_groups_is_taken() -> None:
     for wanted in (2, 5, 12, 20):
         taken = merges_by_likelihood(sketch_PS, np.random.default_rng(0), wanted)
         assert taken == max(0, 12 - wanted)
+
+
+# --------------------------------------------------------------------------------------------- agreement of the halves
+
+
+def in_parts(noise: float, seed: int = 0) -> NDArray[np.float16]:
+    """Return sketches of twelve peers of three kinds, (12, 4, 64): each part has noise of its own."""
+    draws = np.random.default_rng(seed)
+    centre_CS = draws.normal(size=(3, 64))
+    kind_PKS = np.repeat(centre_CS[np.arange(12) % 3][:, None], 4, axis=1)
+    part_PKS = kind_PKS + noise * draws.normal(size=kind_PKS.shape)
+    return normalised_sketches(part_PKS.reshape(12, -1)).reshape(part_PKS.shape)
+
+
+THREE_KINDS = tuple(tuple(range(number, 12, 3)) for number in range(3))
+
+
+def test_groups_that_all_parts_show_are_found() -> None:
+    assert groups_by_parts(in_parts(1.0), np.random.default_rng(0)) == THREE_KINDS
+
+
+def with_noise_of_one_part(seed: int) -> NDArray[np.float16]:
+    """Return sketches of which one part has groups by chance that are stronger than the true ones."""
+    draws = np.random.default_rng(seed)
+    part_PKS = in_parts(1.0, seed).astype(np.float64)
+    wrong_CS = draws.normal(size=(3, 64))[draws.permutation(np.arange(12) // 4)]
+    part_PKS[:, 0] += 3.0 * wrong_CS * np.linalg.norm(part_PKS[0, 0]) / np.linalg.norm(wrong_CS[0])
+    return normalised_sketches(part_PKS.reshape(12, -1)).reshape(part_PKS.shape)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_groups_that_one_half_shows_and_the_other_does_not_are_chance(seed: int) -> None:
+    part_PKS = with_noise_of_one_part(seed)
+    whole_PS = without_common(normalised_sketches(part_PKS.astype(np.float64).sum(axis=1)))
+    taken = merges_by_likelihood(whole_PS, np.random.default_rng(0))
+    assert groups(merges(whole_PS), taken) not in ((), THREE_KINDS), "as one, the sketches show wrong groups"
+    assert groups_by_parts(part_PKS, np.random.default_rng(0)) == ()
+    assert len(groups_by_parts(part_PKS, np.random.default_rng(0), 3)) == 3, "whose number is known, are taken"
+
+
+def test_the_agreement_is_that_of_all_six_halves() -> None:
+    part_PKS = in_parts(2.5, 1)
+    found = groups_by_parts(part_PKS, np.random.default_rng(0), 3)
+    scores = []
+    for pair in ((0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)):
+        half_PS = without_common(normalised_sketches(part_PKS.astype(np.float64)[:, pair].sum(axis=1)))
+        taken, _ = assignment._best_cut(half_PS)
+        scores.append(adjusted_rand_score(labelled(found), labelled(groups(merges(half_PS), taken))))
+    assert assignment._agreement(part_PKS, found) == pytest.approx(np.mean(scores))
+    assert 0 < np.mean(scores) < 1
+
+
+def labelled(found: tuple[tuple[int, ...], ...]) -> list[int]:
+    number = {peer: place for place, members in enumerate(found) for peer in members}
+    return [number.get(peer, 100 + peer) for peer in range(12)]
 
 
 @pytest.mark.parametrize(

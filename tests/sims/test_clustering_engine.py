@@ -120,9 +120,8 @@ def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
 
 
 def test_where_nobody_differs_it_does_no_harm() -> None:
-    nobody: list[str] = []
     found = AssigningEngine(options(simulation__split=ONE_ORDER)).engine
-    alone = engine(world(options(nobody, simulation__split=ONE_ORDER)))
+    alone = engine(world(options(simulation__split=ONE_ORDER).decided("kin", ())))
     scores = []
     for each in (found, alone):
         with each as running:
@@ -346,7 +345,9 @@ def test_what_is_compared_by_inputs_is_the_first_layer_by_columns() -> None:
         [weight] = [tensor for key, tensor in tensors.items() if name in key and key.endswith("weight")]
         change_RC = change_n[weight.span].reshape(weight.shape)
         change_RC = change_RC if columns == 1 else change_RC.T
-        assert np.allclose(task.moments_of(change_n[task.compared_PD[0]]), (change_RC.T @ change_RC).ravel())
+        part_KS = task.moments_of(change_n[task.compared_PD[0]])
+        assert np.allclose(part_KS.sum(axis=0), (change_RC.T @ change_RC).ravel())
+        assert np.allclose(part_KS[1], (change_RC[1::4].T @ change_RC[1::4]).ravel()), "of every fourth neuron"
         turned, _ = np.linalg.qr(draws.normal(size=(len(change_RC), len(change_RC))))
         assert np.allclose(second_moments(turned @ change_RC), second_moments(change_RC)), "however they are mixed"
         assert task.compared == change_RC.shape[1] ** 2
