@@ -262,7 +262,8 @@ def _metrics(stage: _Stage, cell: _Cell, engine: Engine) -> dict[str, Any]:
     """Return the entry of a row for the metrics of the last models, if any are wanted, and describe their answers."""
     metrics, world = stage.simulation.metrics[cell.method], stage.simulation.worlds[cell.seed]
     job = stage.simulation.jobs[cell.seed]
-    if not metrics and not record.shows_confusion(world):
+    last = cell.seed == stage.simulation.request.seeds[-1]  # whose confusion matrix stays
+    if not metrics and not (last and record.shows_confusion(world)):
         return {}
     found = record.answers_of(world, job, engine, metrics)
     record.describe_answers(stage.run, world, cell.method, found.described)

@@ -25,14 +25,14 @@ from fedpeer.learning.models import load_model
 from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.history import histories
-from fedpeer.sims import api
+from fedpeer.sims import api, record
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import run_prepared
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
-from fedpeer.sims.world import build_world
+from fedpeer.sims.world import World, build_world
 from tests.sims.worlds import federation, start_of
 
 
@@ -108,6 +108,25 @@ def test_every_run_counts_the_confusions_of_its_last_models(engine: EngineName, 
         assert np.diag(confusion_CC).sum() == pytest.approx(np.dot(row["accuracy"], row["tested"]))
         assert confusion_CC.sum() == sum(row["tested"])
         assert "metrics" not in row
+
+
+def test_confusions_cost_one_look_at_few_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The last seed's matrix is the one that stays; the answers of a large simulation would take minutes."""
+    options = replace(request(learning__rounds=1, simulation__peers=2), seeds=(0, 1), methods=(parse_choice("local"),))
+    asked = []
+
+    def answers_of(world: World, *others: Any, **more: Any) -> record.Answered:
+        asked.append(world.seed)
+        return record.Answered(values={}, failed={}, described={})
+
+    monkeypatch.setattr(record, "answers_of", answers_of)
+    made = prepare_simulation(options)
+    run_prepared(made, folder(tmp_path / "few", options))
+    assert asked == [1]
+    tested = sum(len(share.test_M) for share in made.worlds[1].split.shares)
+    monkeypatch.setattr(record, "ANSWERS_MAX", tested - 1)
+    run_prepared(prepare_simulation(options), folder(tmp_path / "many", options))
+    assert asked == [1]
 
 
 def test_many_classes_are_counted_only_where_metrics_are_asked_for(tmp_path: Path) -> None:
