@@ -12,6 +12,8 @@ import numpy as np
 from fedpeer.runs.history import Floats, History, Measure, histories
 from fedpeer.runs.scores import read_scores
 
+#: Most classes of a confusion matrix with numbers in its cells; for more classes there is only the shade.
+NUMBERS_MAX = 16
 #: Names of methods in texts; that of any other method is its key without hyphens.
 _SPOKEN = {
     "local": "local only",

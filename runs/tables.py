@@ -11,12 +11,21 @@ from typing import Any
 from fedpeer.runs.history import Measure
 from fedpeer.runs.plots import ROWS_MAX
 from fedpeer.runs.scores import LATE, METRICS
-from fedpeer.runs.summary import count_text, measure_of, metric_names, metric_text, score_text, server_score, spoken
+from fedpeer.runs.summary import (
+    NUMBERS_MAX,
+    count_text,
+    measure_of,
+    metric_names,
+    metric_text,
+    score_text,
+    server_score,
+    spoken,
+)
 
 #: Rows of the split if there are more than `ROWS_MAX` peers; each row is for several consecutive peers.
 _BINS = 32
-#: Most notes in one row, and most classes with numbers in the cells; for more classes there is only the shade.
-NOTES_MAX, NUMBERS_MAX = 3, 16
+#: Most notes in one row.
+NOTES_MAX = 3
 
 
 def results(methods: Mapping[str, Mapping[str, Any]], marks: Mapping[str, str]) -> str:

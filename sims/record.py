@@ -28,8 +28,7 @@ from fedpeer.learning.models import Card, Model
 from fedpeer.runs.disk import RunError, dumps, json_value, write_text
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
-from fedpeer.runs.summary import summarise
-from fedpeer.runs.tables import NUMBERS_MAX
+from fedpeer.runs.summary import NUMBERS_MAX, summarise
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
 from fedpeer.sims.linear_baseline import linear_scores

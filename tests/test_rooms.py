@@ -40,6 +40,8 @@ NEVER = {
     "sims": {"aiohttp"},
     "cli": {"aiohttp"},
 }
+#: What draws pictures: a second, and its plots appear in a notebook only if the notebook is the first to import it.
+DRAWING = {"matplotlib"}
 
 
 Import = ast.Import | ast.ImportFrom
@@ -136,13 +138,31 @@ def imports_within(nodes: Iterable[Import], modules: Collection[str]) -> Iterato
             yield from (name for name in names if name in modules)
 
 
-def test_modules_import_one_another_in_no_circle_and_in_short_chains() -> None:
-    """Circles also count imports for types only and inside functions; chains count only imports executed on import."""
-    files = {
+def modules() -> dict[str, Source]:
+    """Return our own modules by name."""
+    return {
         "fedpeer." + ".".join(each.path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__"): each
         for room in ROOMS
         for each in sources(room)
     }
+
+
+@pytest.mark.parametrize("begins", ["fedpeer.sims.simulate", "fedpeer.peer.runtime.process"])
+def test_nobody_waits_for_what_draws_before_something_is_drawn(begins: str) -> None:
+    files, reached, left = modules(), set[str](), [begins]
+    while left:
+        name = left.pop()
+        if name not in reached:
+            reached.add(name)
+            left += imports_within(files[name].top, files)
+    wrong = {name: found for name in reached if (found := DRAWING & set(imported(files[name].top)))}
+    assert not wrong
+    assert len(reached) > 50
+
+
+def test_modules_import_one_another_in_no_circle_and_in_short_chains() -> None:
+    """Circles also count imports for types only and inside functions; chains count only imports executed on import."""
+    files = modules()
     anywhere = {name: set(imports_within(each.imports, files)) - {name} for name, each in files.items()}
     order = [*TopologicalSorter(anywhere).static_order()]  # raises a CycleError that names the circle
     length = dict.fromkeys(order, 1)
