@@ -164,8 +164,12 @@ def second_moments(change_RC: Floats) -> Floats:
 
 
 def moments_in_parts(change_RC: Floats) -> Floats:
-    """Return the `second_moments` of every fourth neuron's changes, (K, C * C); those of all neurons are their sum."""
-    return np.stack([second_moments(change_RC[first::SKETCH_PARTS]) for first in range(SKETCH_PARTS)])
+    """Return the `second_moments` of every fourth neuron's changes, (K, C * C); those of all neurons are their sum.
+
+    K is 4, or the number of neurons R if that is less.
+    """
+    count = min(SKETCH_PARTS, len(change_RC))
+    return np.stack([second_moments(change_RC[first::count]) for first in range(count)])
 
 
 def normalised_sketches(sketch_PS: Floats) -> NDArray[np.float16]:
@@ -209,7 +213,7 @@ def groups_by_parts(
 
     The tree of the whole sketches is cut by likelihood. Then that is done with each half of the parts, whose neurons
     learned from the same examples, but from other weights. Where the halves show other groups, these are chance, and a
-    model that peers share with the wrong ones is worse than one of their own.
+    model that peers share with the wrong ones is worse than one of their own. A single part is not checked.
 
     Args:
         draws: draws the shuffles of `merges_by_likelihood`; all peers use the same.
@@ -217,7 +221,8 @@ def groups_by_parts(
     """
     whole_PS = _special(part_PKS, range(part_PKS.shape[1]))
     found = groups(merges(whole_PS), merges_by_likelihood(whole_PS, draws, wanted))
-    return found if wanted or not found or _agreement(part_PKS, found) >= AGREEMENT_MIN else ()
+    checked = found and not wanted and part_PKS.shape[1] > 1
+    return () if checked and _agreement(part_PKS, found) < AGREEMENT_MIN else found
 
 
 def _special(part_PKS: NDArray[np.float16], parts: Sequence[int]) -> NDArray[np.float16]:

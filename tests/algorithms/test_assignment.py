@@ -26,6 +26,7 @@ from fedpeer.algorithms.assignment import (
     merges_by_likelihood,
     merges_taken,
     missed,
+    moments_in_parts,
     normalised_sketches,
     similar_peers,
     without_common,
@@ -337,6 +338,17 @@ def test_groups_that_one_half_shows_and_the_other_does_not_are_chance(seed: int)
     assert groups(merges(whole_PS), taken) not in ((), THREE_KINDS), "as one, the sketches show wrong groups"
     assert groups_by_parts(part_PKS, np.random.default_rng(0)) == ()
     assert len(groups_by_parts(part_PKS, np.random.default_rng(0), 3)) == 3, "whose number is known, are taken"
+
+
+@pytest.mark.parametrize("neurons", [1, 2, 3])
+def test_few_neurons_are_a_part_each_and_one_alone_is_not_checked(neurons: int) -> None:
+    draws = np.random.default_rng(0)
+    centre_CS = draws.normal(size=(3, 8))
+    changes = centre_CS[np.arange(12) % 3][:, None] + 0.1 * draws.normal(size=(12, neurons, 8))
+    part_PKS = np.stack([moments_in_parts(change_RC) for change_RC in changes])
+    assert part_PKS.shape == (12, neurons, 64)
+    sent = normalised_sketches(part_PKS.reshape(12, -1)).reshape(part_PKS.shape)
+    assert groups_by_parts(sent, np.random.default_rng(0)) == THREE_KINDS
 
 
 def test_the_agreement_is_that_of_all_six_halves() -> None:
