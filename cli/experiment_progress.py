@@ -181,7 +181,7 @@ class Bar:
 
 
 class ExperimentWarnings:
-    """What needs attention, without progress (`--quiet`)."""
+    """Display of warnings alone (`--quiet`)."""
 
     def __init__(self, write: Callable[[str], None]) -> None:
         self.write = write

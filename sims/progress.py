@@ -215,7 +215,7 @@ class NotebookBars:
 
 
 class WarningsOnly:
-    """What needs attention, without progress (`--quiet`, and scripts of Python by default)."""
+    """Display of warnings alone (`--quiet`, and scripts of Python by default)."""
 
     def __init__(self, console: Console) -> None:
         self.console = console

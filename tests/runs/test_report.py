@@ -171,7 +171,7 @@ def test_the_report_shows_metrics_reliability_and_confusion(tmp_path: Path) -> N
 
 
 def test_a_confusion_matrix_needs_no_metrics(tmp_path: Path) -> None:
-    """Of two methods one is Bayesian: its reliability is measured without being asked for."""
+    """The reliability of a Bayesian method is measured without being asked for; the other method has none."""
     run = made(tmp_path, methods=("local", "virtual"), rounds=1, finished=False)
     plain = {"classes": ["flu", "cold"], "confusion": [[7, 1], [2, 5]]}
     run.describe("answers", {"local": plain})

@@ -12,6 +12,8 @@ import pytest
 
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.runtime.process import PeerProcess
+from fedpeer.peer.runtime.rows import Rows
+from fedpeer.peer.state.events import Evaluated
 from fedpeer.runs.trackers.tracker import TrackingError
 from tests.peer.runtime.alone import alone_at
 from tests.runs.trackers import Recorder, known_as
@@ -56,6 +58,23 @@ def test_each_row_is_tracked_once_it_has_its_scores(tmp_path: Path, monkeypatch:
         assert numbers.get("f1") == (row.get("metrics") or {}).get("f1")
         assert numbers["bytes_sent"] == row["bytes_sent"]
     assert recorder.told[-1] == ("close", "ann")
+
+
+def test_a_round_without_an_evaluation_is_written_before_the_next_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rounds 2 and 4 are evaluated. A process that is killed before that has the rows of 1 and 3."""
+    peer = ann(tmp_path, tracking=[])
+    file, there, evaluated = peer.folder / "metrics.jsonl", dict[int, list[int]](), Rows.evaluated
+
+    def look(rows: Rows, event: Evaluated) -> None:
+        lines = file.read_text().splitlines() if file.exists() else []
+        there[event.round] = [json.loads(line)["round"] for line in lines]
+        evaluated(rows, event)
+
+    monkeypatch.setattr(Rows, "evaluated", look)
+    finished(peer)
+    assert there == {2: [1], 4: [1, 2, 3]}
 
 
 def test_a_tracker_that_fails_is_one_warning_and_the_peer_finishes(
