@@ -257,6 +257,12 @@ def _train_block(part: BlockContext, task: TrainBlock) -> None:
 def mix(workspace: Workspace, matrix: Multiplied, task: Mix) -> None:
     """Compute x' = T @ x on a block of columns, piece by piece; each parameter is read once and written once."""
     source, target = workspace.x[task.source], workspace.x[1 - task.source]
+    whole = _region(workspace, task, task.start, task.stop)
+    if whole.span is not None and not isinstance(matrix, Tensor) and whole.scalars >= _COMPILED_FROM:
+        from fedpeer.sims.vector import sparse_mixing  # imports numba, which takes half a second
+
+        sparse_mixing.multiply(matrix, source.numpy(), target.numpy(), *whole.span)
+        return
     for piece in _pieces(workspace, task):
         place_MD = piece.view(target)
         mixed_MD = _mixed(matrix, piece.of(source), place_MD)
@@ -279,16 +285,23 @@ def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.fl
 
 def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[Region]:
     """Yield the task's columns piece by piece."""
-    row_M, index, row = workspace.rows[task.group], workspace.index[task.group], workspace.x[task.source].shape[1]
     on_cpu = workspace.x[task.source].device.type == "cpu"
-    width = max(1, _MIXED_IN_CACHE // len(row_M)) if on_cpu else task.stop - task.start
+    width = max(1, _MIXED_IN_CACHE // len(workspace.rows[task.group])) if on_cpu else task.stop - task.start
     for start in range(task.start, task.stop, width):
-        yield Region(row_M, index[..., start : min(start + width, task.stop)], row)
+        yield _region(workspace, task, start, min(start + width, task.stop))
+
+
+def _region(workspace: Workspace, task: Mix | Spread, start: int, stop: int) -> Region:
+    """Return the columns start..stop of all members of the task's group."""
+    width = workspace.x[task.source].shape[1]
+    return Region(workspace.rows[task.group], workspace.index[task.group][..., start:stop], width)
 
 
 #: Scalars averaged at once on a CPU: they take 1 MiB, and their indices, if they are gathered, 2 MiB, so that all stays
 #: in the cache until it is written.
 _MIXED_IN_CACHE = 256 * 1024
+#: Scalars of a task from which on the product with a sparse matrix is compiled, and needs no pieces.
+_COMPILED_FROM = 256 * 1024
 
 
 def multiplied(mixing: Mixing, device: torch.device) -> Multiplied:

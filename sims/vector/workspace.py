@@ -156,7 +156,7 @@ class Region:
 
     def view(self, x_Pn: Tensor) -> Tensor | None:
         """Return this region as a view of x, (M, D); None if it has to be gathered."""
-        return None if self._span is None else x_Pn[self._span]
+        return None if self.span is None else x_Pn[self.span]
 
     def of(self, x_Pn: Tensor) -> Tensor:
         """Return this region's values, (M, D); as a view where possible."""
@@ -173,8 +173,13 @@ class Region:
         else:
             x_Pn.view(-1).scatter_(0, self._index_MD.view(-1), values_MD.reshape(-1))
 
+    @property
+    def scalars(self) -> int:
+        return len(self.rows) * self.columns.shape[-1]
+
     @cached_property
-    def _span(self) -> tuple[slice, slice] | None:
+    def span(self) -> tuple[slice, slice] | None:
+        """The rows and columns of the view; None if the region has to be gathered."""
         rows = rows_of(self.rows.tolist())
         if self.columns.dim() == 2 or not isinstance(rows, slice):
             return None

@@ -68,14 +68,18 @@ def group_of(x_Pn: Tensor, *, gathered: bool) -> Workspace:
 def matrices() -> dict[str, Mixing]:
     dense = np.random.default_rng(0).random((MEMBERS, MEMBERS))
     dense /= dense.sum(1, keepdims=True)
-    return {"dense": dense, "sparse": scipy.sparse.csr_array(dense * np.eye(MEMBERS)), "exact": dense[0]}
+    return {"dense": dense, "sparse": scipy.sparse.csr_array(dense * (dense > 0.1)), "exact": dense[0]}
 
 
-@pytest.mark.parametrize("kind", ["dense", "sparse", "exact"])
+@pytest.mark.parametrize(
+    ("kind", "compiled"),
+    [("dense", False), ("sparse", False), pytest.param("sparse", True, id="compiled"), ("exact", False)],
+)
 def test_a_view_is_averaged_to_the_bits_of_gathered_columns_and_they_are_right(
-    kind: str, monkeypatch: pytest.MonkeyPatch
+    kind: str, compiled: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tasks, "_MIXED_IN_CACHE", 16 * MEMBERS)  # pieces of 16 columns
+    monkeypatch.setattr(tasks, "_COMPILED_FROM", 0 if compiled else 10**9)
     matrix, x_Pn = matrices()[kind], torch.randn(MEMBERS + 2, WIDTH, generator=torch.Generator().manual_seed(1))
     viewed, gathered = (group_of(x_Pn, gathered=way) for way in (False, True))
     for workspace in (viewed, gathered):
