@@ -163,7 +163,7 @@ _CALLED: tuple[Path, ...] = (
     ("learning", "privacy"),
     ("gossip", "privacy"),
 )
-#: Settings of a partial model that are chosen as at these paths.
+#: Settings of a partial model, and the paths from whose registries they are chosen.
 _OF_SLICES: tuple[tuple[Path, Path], ...] = (
     (("gossip", "topology"), ("gossip", "topology")),
     (("gossip", "privacy"), ("gossip", "privacy")),
@@ -273,7 +273,7 @@ def _optimizer(choice: Choice) -> Iterator[ConfigProblem]:
 
 
 def _rate(*, lr: float) -> None:
-    """Have `lr` converted by its annotation."""
+    """Declare the type of `lr`, by which it is converted."""
 
 
 def _split(chain: tuple[Choice, ...] | None) -> Iterator[ConfigProblem]:
