@@ -89,7 +89,7 @@ class Judgement:
 
 
 def _fits(table: Table, width: int) -> bool:
-    """Return whether a table fits with no number cut; give its first column what the others leave."""
+    """Return whether a table fits with no number cut; its first column gets the width that the others leave."""
     first = table.columns[0]
     first.max_width = _NAME_MIN
     least = Console(width=10_000).measure(table).maximum

@@ -1,4 +1,4 @@
-"""Options that are settings: read as YAML scalars, checked with the file's, and with the settings' own defaults.
+"""Options that are settings: read as YAML scalars, checked together with the file, with the settings' defaults.
 
 `OPTIONS` maps each option to its setting. Settings are imported only when needed, because help must be quick.
 """
