@@ -35,7 +35,7 @@ def check_class_names(learning: LearningSettings, classes: Sequence[str]) -> Non
     """Check that the data have all classes to which the settings give a weight.
 
     Raises:
-        ChoiceError: they do not.
+        ChoiceError: the data lack one of them.
     """
     named = () if isinstance(learning.class_weights, str) else learning.class_weights
     unknown = [name for name in named if name not in classes]

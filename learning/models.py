@@ -95,7 +95,7 @@ class Card(Strict):
     start       file of the model whose parameters were frozen; None: the network's builder makes them
     classes     names in the order of the outputs
     features    names in the order of the inputs; empty: the data has none
-    text        how inputs are made of a column of text; None: they are not
+    text        how a column of text becomes inputs; None: the inputs are not text
     peers       scales by peer id
     """
 
@@ -156,7 +156,7 @@ class BestRound(Strict):
     """A round and how good its model was on the examples held out for validation.
 
     score      accuracy (0 to 1), or error
-    examples   digest of these examples; "": unknown, as in what older releases wrote, or always the same
+    examples   digest of these examples; "": unknown, as in files of older releases, or always the same
     """
 
     round: int
@@ -166,18 +166,18 @@ class BestRound(Strict):
 
     @classmethod
     def of(cls, round: int, score: float, loss: float, examples: str = "") -> BestRound | None:
-        """Return a round that may be the best one; None if score or loss is no number, as after a divergence."""
+        """Return a round that may be the best one; None if score or loss is not a number, as after a divergence."""
         if not (math.isfinite(score) and math.isfinite(loss)):
             return None
         return cls(round=round, score=score, loss=loss, examples=examples)
 
     def beats(self, other: BestRound | None, *, counts: bool) -> bool:
-        """Return whether it is better than another one; of equal scores the smaller loss.
+        """Return whether this round is better than another one; of equal scores, the smaller loss is better.
 
-        A score on other examples says nothing about it, so the first one on new examples is better than all before.
+        Scores on different examples cannot be compared, so the first round on new examples is better than all before.
 
         Args:
-            other: None: there is none yet.
+            other: the other round; None: there is none yet.
             counts: whether the score is an accuracy, of which more is better.
         """
         if other is None or (self.examples and other.examples and self.examples != other.examples):
@@ -185,7 +185,7 @@ class BestRound(Strict):
         return self._rank(counts=counts) > other._rank(counts=counts)
 
     def _rank(self, *, counts: bool) -> tuple[float, float]:
-        """Return what is larger for a better round."""
+        """Return a sort key, which is larger for a better round."""
         return (self.score if counts else -self.score), -self.loss
 
 
@@ -282,7 +282,7 @@ def save_best(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout, found: 
 
     Raises:
         OSError: as `save`.
-        ModelError: how good the earlier one was cannot be read.
+        ModelError: the score of the earlier round cannot be read.
     """
     if not found.beats(best_round(folder / "best.json"), counts=LOSSES[card.loss].counts):
         return False

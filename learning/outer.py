@@ -20,7 +20,7 @@ from fedpeer.slicing.plan import Plan
 def outer_of(plan: Plan, federation: FederationSettings, group: str) -> OuterOptimizer | None:
     """Return the outer optimizer of an averaging group: its partial model's, or else the federation's; None: none.
 
-    A group between two unrelated models (`a+b`) has theirs if it is the same, else the federation's.
+    A group between two unrelated models (`a+b`) has their optimizer if both have the same, else the federation's.
 
     Raises:
         ChoiceError, OuterOptimizerError: unknown name or setting, or one out of its range.
