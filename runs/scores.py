@@ -31,7 +31,7 @@ LATE = 10
 
 
 def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, dict[str, Any]]:
-    """Return for each metric in one method's rows the score in the last and the best round, mean and SEM over seeds.
+    """Return the score of each metric in one method's rows, in the last and the best round: mean and SEM over seeds.
 
     `best_by` is "validation" or "test". "late" is the mean over the last `LATE` rounds, if all were evaluated. Only the
     seeds with the most rounds count.
@@ -75,7 +75,7 @@ def _last_and_best(history: Sequence[Mapping[str, Any]], prefix: str, measure: M
 def validated(history: Sequence[Mapping[str, Any]], score: str) -> list[float]:
     """Return by round the mean validation score over the peers that hold out an example; empty without any.
 
-    The other peers have no score in any round. A peer that diverged has none in some: that round's mean is NaN.
+    The other peers have no score in any round. A peer that diverged has no score in some rounds: their means are NaN.
     """
     name = f"validation_{score}"
     if not all(name in row for row in history):
