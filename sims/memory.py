@@ -121,8 +121,10 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspac
 
 
 def start_weights(world: World) -> NDArray[np.float64] | None:
-    """Return the weights with which each averaging starts, (P,): n_i / mean(n) under `weights: samples`, 1 under
-    `restart`; None: they are carried over."""
+    """Return the weights with which each averaging starts, (P,); None: they are carried over.
+
+    They are n_i / mean(n) under `weights: samples`, 1 under `restart`.
+    """
     weights = world.federation.learning.weights
     if weights != "samples":
         return None if weights == "uniform" else np.ones(len(world.peers))
@@ -148,7 +150,7 @@ def _class_weights(world: World, holdings: Sequence[PeerExamples]) -> Tensor | N
 
 
 def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
-    """Stack how the peers see the inputs; None if all see them unchanged. Either all peers have a scale or none."""
+    """Stack the peers' views of the inputs; None if all see them unchanged. Either all peers have a scale or none."""
     if not any(views):
         return None
     filled = [BatchView() if view is None else view for view in views]
@@ -164,8 +166,10 @@ def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
 
 
 def _columns(world: World, plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the members' columns and rows by group. Local parameters are the entries "local 1", ..., one for each kind
-    of peer."""
+    """Return the members' columns and rows by group.
+
+    Local parameters are the entries "local 1", ..., one for each kind of peer.
+    """
     index, rows = {}, {}
     number = {peer: place for place, peer in enumerate(plan.peers)}
     for group in plan.groups:

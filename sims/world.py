@@ -118,5 +118,5 @@ def build_world(
 
 
 def plan_of(world: World, algorithm: Choice) -> Plan:
-    """Return the plan of this algorithm: who averages what."""
+    """Return the plan of this algorithm: which peers average which parameters."""
     return plan_for(world.federation, world.networks, world.peers, algorithm)

@@ -138,7 +138,7 @@ def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 
 def last_rounds(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """State that it is in the last round, or has finished: in Hellos, acknowledgements and statements."""
+    """State that the liar is in the last round, or has finished: in Hellos, acknowledgements and statements."""
     last = me.state.setup.federation.learning.rounds
     for version in VERSIONS:
         yield _send(me, to, _hello(me, to, version, round=last), version=version)

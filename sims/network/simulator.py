@@ -43,8 +43,8 @@ from fedpeer.sims.network.faults import Act, Faults, Lying
 from fedpeer.sims.network.history import ROWS_MAX, Row
 from fedpeer.sims.network.links import SimulatedLinks
 
-#: Messages and results that may wait for a peer that is paused or cannot save; a real one has at most as many open
-#: requests and rejects more.
+#: Messages and results that may wait for a peer that is paused or cannot save; a real peer has at most as many open
+#: requests, and rejects more.
 _INBOX_MAX = 256
 #: Ticks that a process may need after a stall to read what arrived meanwhile: several passes of its loop, each with a
 #: `Tick`.
