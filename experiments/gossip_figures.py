@@ -21,7 +21,7 @@ from fedpeer.experiments.mnist_figures import SEVEN
 from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.schemes import LOCAL, PM, level, mnist_scheme
 
-#: Stands on the page in place of a paper.
+#: Text on the page in place of a paper.
 _NOBODY = "no paper has this figure; tasks and networks as in Bouchra Pilet, Frey, Taiani, IDA 2021"
 _PUSH_SUM: dict[str, Any] = {"protocol": "push-sum", "tolerance": None}
 #: Settings of an average that takes one exchange or none.

@@ -24,10 +24,11 @@ class MeanTest:
     mean        their mean
     low, high   its 95 % interval; infinite for a single run, the mean where all runs agree
     p           two-sided p-value of "the mean is 0"; None for a single run
-    runs        how many they are
+    runs        number of runs
 
     Scores are counts of right answers, so a few runs may agree by chance, and then there is no spread for Student's
-    test to compare with. What is left is that all are on one side of 0, as by chance 2 in 2^runs are: the sign test.
+    test to compare with. Then the sign test is used: that all of them are on one side of 0 happens by chance in 2 of
+    2^runs cases.
     """
 
     mean: float
@@ -55,7 +56,7 @@ class MeanTest:
 
 
 def holm(p_K: Sequence[float]) -> list[float]:
-    """Return the p-values corrected for how many they are.
+    """Return the p-values corrected for their number.
 
     The k-th smallest of K is multiplied by K - k + 1, and none becomes smaller than one before it.
 

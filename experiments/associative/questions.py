@@ -59,7 +59,7 @@ def tellable(shown: Shown, seed: int) -> dict[str, Any]:
 
 
 def _half_of(recall: Recall, peer: str) -> Cells:
-    """Return the half of which the peer learnt another completion than most."""
+    """Return the half pattern for which the peer learnt another completion than most peers."""
     return next(pattern.half for pattern in recall.expected[peer] if pattern.differs)
 
 

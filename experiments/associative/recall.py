@@ -156,7 +156,7 @@ class Recall:
         )
 
     def _meant(self, peer: str, given_V: Bits) -> Pattern | None:
-        """Return the peer's pattern of which the half, the rest, or the whole was given, up to noise, or None."""
+        """Return the peer's pattern whose half, rest, or whole was given, up to noise, or None."""
         found = []
         for pattern in self.expected[peer]:
             half, whole = pattern.half, pattern.whole

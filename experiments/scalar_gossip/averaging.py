@@ -10,8 +10,8 @@ lost, channels change nothing, and none are kept.
 
 A peer that leaves hands its mass to its neighbors in equal parts; one whose disk is lost takes it along. A newcomer
 takes its place in the next round, with the same neighbors: it asks two of them for their estimates, and begins with
-their mean and a weight of 1, as a late joiner does. The limit of all estimates is the mean of what was put in and not
-lost, so it moves a little with every newcomer.
+their mean and a weight of 1, as a late joiner does. The limit of all estimates is the mean of all mass that was put in
+and not lost, so it moves a little with every newcomer.
 
 A simulation is changed in place. Random generators are arguments.
 """
