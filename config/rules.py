@@ -269,7 +269,7 @@ _LATER = {
 
 
 def _written(gossip: GossipSettings, key: str) -> bool:
-    """Return whether the user chose a setting: those that were dumped and read again are all set, chosen or not."""
+    """Return whether the user chose a setting; in settings that were dumped, only values other than defaults count."""
     chosen = gossip.model_fields_set
     if getattr(gossip, key) != getattr(GossipSettings(), key):
         return True

@@ -116,7 +116,7 @@ class Card(Strict):
     @field_validator("peers")
     @classmethod
     def _ids(cls, peers: dict[str, PeerScales]) -> dict[str, PeerScales]:
-        """Reject other ids: an id becomes a file's name and is shown on terminals, and a card may come from others."""
+        """Reject invalid ids: an id becomes a file's name and is shown on terminals, and cards may come from others."""
         for peer in peers:
             if not is_id(peer):
                 raise ValueError(f"{peer[:40]!r} is not an id: letters, digits, - _ and .")
