@@ -14,7 +14,7 @@ from fedpeer.slicing.plan import Plan
 
 
 def disagreement_of(plan: Plan, peers: Sequence[str], x_Pn: Tensor) -> dict[str, float]:
-    """Return by group the largest distance of a member from the members' mean, relative to the mean's norm.
+    """Return each group's largest distance of a member from the members' mean, relative to the mean's norm.
 
     Args:
         peers: ids of the rows of x_Pn.

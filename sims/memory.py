@@ -55,7 +55,7 @@ def method_job(job: Job, world: World, method: Choice, plan: Plan) -> Job:
 
 
 def job_of(world: World, device: str) -> Job:
-    """Return what a worker must know about this world and the federation's algorithm."""
+    """Return the job for workers in this world, with the federation's algorithm."""
     learning = world.federation.learning
     holdings = list(world.holdings().values())
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
@@ -100,7 +100,7 @@ def _example(world: World, held: PeerExamples, count: int) -> tuple[Tensor, Tens
 
 
 def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspace]:
-    """Return a function that makes the workspace; on a CPU, without memory for what peers learn."""
+    """Return a function that makes the workspace; on a CPU, without memory for the learned tensors."""
     holdings = list(world.holdings().values())
     train = _part([held.train_M for held in holdings], [held.train_y for held in holdings])
     test = _part([held.test_M for held in holdings], [held.test_y for held in holdings])

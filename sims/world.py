@@ -1,4 +1,4 @@
-"""The world of one seed: the data set, its split among the peers, and what `learning.assembly` makes of the settings.
+"""The world of one seed: the data set, its split among the peers, and the settings' assembly (`learning.assembly`).
 
 Mistakes of the user that show only once data and network are present are raised here, before any worker starts.
 """
@@ -46,7 +46,7 @@ class World(Assembly):
 
     @cached_property
     def assemblies(self) -> tuple[Assembly, ...]:
-        """This world's assembly, and the others that peers have."""
+        """This world's assembly, and those of peers with networks of their own."""
         return (self, *{id(each): each for each in self.own.values()}.values())
 
     @property

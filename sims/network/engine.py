@@ -136,7 +136,7 @@ class NetworkEngine(PeersEngine):
         return {SECONDS: [_latest(seen.moments, self.round) for seen in self._seen.values()]}
 
     def disagreement(self) -> dict[str, float]:
-        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return each group's largest distance of a member from the members' mean, relative to the mean's norm."""
         return disagreement_of(self._plan, self._world.peers, self.x_Pn)
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -130,7 +130,7 @@ def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
         tick: seconds of a tick.
 
     Raises:
-        ChoiceError: the text is none of these; the message has all mistakes, with the way out.
+        ChoiceError: the text is invalid; the message has all mistakes, with the way out.
     """
     if text.startswith("{"):
         return _of_line(text, peers)

@@ -110,7 +110,7 @@ def _hello(
 
 
 def _channel_state(me: Node, to: Node, group: str, more: int) -> ChannelState:
-    """Return the true state of the channel, but with so many more transfers taken than the victim made."""
+    """Return the true state of the channel, but with `more` transfers taken beyond those that the victim made."""
     out, into = _ends(to, me, group)
     return ChannelState(
         group=group,

@@ -138,7 +138,7 @@ class ProcessesEngine(PeersEngine):
         return [each for each in found if each is not None] if all(found) else None
 
     def disagreement(self) -> dict[str, float]:
-        """Return by group the largest distance that a member saw to a neighbor, relative to its own norm."""
+        """Return each group's largest distance that a member saw to a neighbor, relative to its own norm."""
         rows = {watched.peer: watched.row(self.round)["disagreement"] for watched in self._watched}
         return {
             group.id: max((rows[peer].get(group.id, 0.0) for peer in group.members), default=0.0)
@@ -146,7 +146,7 @@ class ProcessesEngine(PeersEngine):
         }
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what `restore` needs besides the peers' folders."""
+        """Return the input of `restore` besides the peers' folders."""
         return {}, {"round": self.round}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:

@@ -53,7 +53,7 @@ class ShardSize(NamedTuple):
 
 
 def pack_rows(workspace: Workspace) -> dict[str, Any]:
-    """Return what all shards need of a workspace, except its inputs, as arrays."""
+    """Return the tensors of a workspace that all shards need, except its inputs, as arrays."""
     fields = ("train", "test", "valid", "view", "index", "rows", "class_weight_PC")
     return {name: transformed(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
 
@@ -233,7 +233,7 @@ class Shard:
         patches: Sequence[tuple[Sequence[int], Sequence[int]]],
         *rows: Any,
     ) -> None:
-        """Restore a shard from what `take`, `keep` and `kept` returned.
+        """Restore a shard from the results of `take`, `keep` and `kept`.
 
         Args:
             side: the side of x to write to.

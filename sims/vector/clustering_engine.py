@@ -55,7 +55,7 @@ _Groups = tuple[tuple[int, ...], ...]
 
 
 class _Comparison:
-    """The comparison of the peers for one task: what each of them sketches.
+    """The comparison of the peers for one task, with the inputs of their sketches.
 
     Attributes:
         summed_PS    sum of the sketches so far, where peers are compared by updates
@@ -257,7 +257,7 @@ class ClusteringEngine(Engine):
                 each.add(trained_Pn, self._engine.x_Pn)
 
     def _search(self, comparison: _Comparison) -> _Groups:
-        """Return the groups for a task, and count what the search sends."""
+        """Return the groups for a task, and count the messages of the search."""
         task, everyone = comparison.task, range(len(self._world.peers))
         overlay, sketches = task.overlay, comparison.sketches(self._engine.x_Pn)
         flood = flood_along(overlay)

@@ -231,7 +231,7 @@ class VectorEngine(Engine):
         return self._scored(False).statistics
 
     def disagreement(self) -> dict[str, float]:
-        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return each group's largest distance of a member from the members' mean, relative to the mean's norm."""
         if self._derived:
             return disagreement_of(self._plan, self._job.peers, self.estimate_Pn)
         return self._rounds.disagreement()

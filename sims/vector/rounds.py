@@ -70,7 +70,7 @@ class VectorRounds(Protocol):
         """Open round 1, 2, ...: pass on what clients receive, and return the peers that train."""
 
     def close(self, number: int, trained: Sequence[int]) -> None:
-        """Combine what the peers that have trained send.
+        """Combine the vectors or updates of the peers that have trained.
 
         Raises:
             Stopped: the run was asked to stop; `snapshot` then still returns the last consistent state.
@@ -80,7 +80,7 @@ class VectorRounds(Protocol):
         """Return the messages and bytes that each peer would send in this round, the last finished one."""
 
     def disagreement(self) -> dict[str, float]:
-        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return each group's largest distance of a member from the members' mean, relative to the mean's norm."""
 
     def snapshot(self, *, trained: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything needed to resume.

@@ -77,9 +77,8 @@ class ServerRounds:
     def traffic(self, round: int) -> tuple[list[int], list[int]]:
         """Return each peer's messages and bytes.
 
-        Participants send an update, the coordinator sends the model to all others.
-
-        The coordinator is assumed to be the first peer by id; its own update is not sent.
+        Participants send an update, the coordinator sends the model to all others. The coordinator is assumed to be the
+        first peer by id; its own update is not sent.
         """
         job = self._session.job
         messages, amount = [0] * len(job.peers), [0] * len(job.peers)
@@ -146,7 +145,7 @@ class ServerRounds:
         return take_rows(self._session.states.sent, rows)
 
     def _updates_sent(self) -> dict[int, int]:
-        """Return by peer the bytes on the wire of the last round's updates, where many zeros take one bit each."""
+        """Return the bytes on the wire of each peer's update of the last round; of many zeros, each takes one bit."""
         if self._sent_bytes is None:
             leaves, coordinator = leaves_of(self._session.states.sent).values(), self._session.job.clients[0]
             self._sent_bytes = {

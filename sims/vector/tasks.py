@@ -188,7 +188,7 @@ class Worker:
         return None if weights is None else weights.cpu().numpy()
 
     def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
-        """Settle what clients keep of a round, for algorithms in which that depends on whether an update counted.
+        """Settle what clients keep of a round, if the algorithm makes that depend on whether an update counted.
 
         Must not be repeated: the result takes the place of the state after training.
 
@@ -232,7 +232,7 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
 
 
 def _train_block(part: BlockContext, task: TrainBlock) -> None:
-    """Train a block; write the new states and what is sent."""
+    """Train a block; write the new states, and the vectors or updates to send."""
     job, workspace, algorithm, states = part.job, part.workspace, part.algorithm, part.states
     batches, keys = work_of(job, workspace, task.peers, task.round)
     client, rows = states.of(task.peers, task.sides), rows_of(task.peers)

@@ -213,7 +213,8 @@ class Job:
     steps_P         each peer's steps per round
     score_scale_P   one unit of each peer's regression targets in units of the data; 1 for classification
     algorithm       its name and settings
-    learning        the federation's settings: who takes part in a round, how updates are combined and made private
+    learning        the federation's settings: which peers take part in a round, how updates are combined and made
+                    private
     outer           outer steps after averagings; None: there are none
     """
 
@@ -317,7 +318,7 @@ class Workspace:
     view       how each peer sees the inputs; None if all see them unchanged
     index      by group the columns of x, (D,) ascending if they are the same for all members, else (M, D)
     rows       by group the rows of x, (M,)
-    class_weight_PC   weight of each class in each peer's loss; None: all examples count alike
+    class_weight_PC   weight of each class in each peer's loss; None: all examples count the same
     states     the algorithm's states, for each network of the job: all peers have a row, and the peers with this
                network use theirs
     mappings   the mappings of x and states, if they are in files
