@@ -144,7 +144,7 @@ def highest(
 
     Args:
         text: the claim, as a sentence.
-        labels: the cells of which the best counts.
+        labels: the cells, whose best one counts.
         others: the cells that it must exceed.
         column: the compared number, a key of `COLUMNS`.
         apart: whether the bars, from 40 % to 60 % of the runs, must not touch.
@@ -319,7 +319,7 @@ def _signed(difference_S: _Floats, column: str) -> str:
 
 
 def _points(difference: float, by_run_S: _Floats, unit: str, *, digits: int = 1) -> str:
-    """Return a difference, and the interval of its mean run by run, after that mean if it is another number."""
+    """Return a difference, and the interval of the mean over runs, preceded by that mean if it is another number."""
     shown, test = f"{difference + 0.0:+.{digits}f}", MeanTest.of(by_run_S)  # -0.0 + 0.0 is 0.0
     words, mean = f"{shown} {unit}".rstrip(), f"{test.mean + 0.0:+.{digits}f}"
     if test.p is None:

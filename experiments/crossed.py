@@ -84,11 +84,12 @@ def _models(
 
 
 def _found_models(after: int, *, seldom: bool = False, middle_by_code: bool = False) -> dict[str, Any]:
-    """Return partial models whose members are found after so many rounds.
+    """Return partial models whose members are found after this many rounds.
 
     Args:
         seldom: whether all but views are averaged in every fifth round.
-        middle_by_code: whether the middle layer goes with the last one; its biases stay common, by which peers meet.
+        middle_by_code: whether the middle layer goes with the last one; its biases stay common, so that all peers are
+            in one group.
     """
     rhythm = {"gossip": {"every": 5}} if seldom else {}
     common = {"parameters": [f"{_MIDDLE}.bias"]} if middle_by_code else {"modules": [_MIDDLE]}

@@ -37,7 +37,7 @@ def _after(line: str, exchanges: int) -> str:
 
 
 def _near(text: str, line: str, exchanges: int, within: float) -> PaperClaim:
-    """Claim that a line is within so many points of the exact mean, on either side."""
+    """Claim that a line is within this many points of the exact mean, on either side."""
     return falls(text, _after(_EXACT, exchanges), _after(line, exchanges), PM, least=-within, most=within)
 
 

@@ -130,7 +130,7 @@ class PaperClaim:
     text     the statement, as a sentence
     check    results -> verdict
     needs    labels of the cells that it needs
-    about    labels of further cells, of which it compares those that were run
+    about    labels of further cells; it compares those that were run
     printed  whether it is about the paper's exact numbers, and so is checked at the paper's own size only
     """
 

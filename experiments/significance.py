@@ -11,7 +11,7 @@ from scipy import stats
 
 #: Level of all tests, and of the intervals beside them.
 ALPHA = 0.05
-#: Fewest runs of which a page prints p.
+#: Fewest runs for which a page prints p.
 PRINTED_FROM = 10
 #: Spread that rounding may cause, relative to the mean.
 _ROUNDING = 1e-9

@@ -38,7 +38,7 @@ class Canvas:
 
     @classmethod
     def of(cls, units: int, *, images: bool) -> Canvas:
-        """Return a canvas for so many units: square for images, otherwise of five rows."""
+        """Return a canvas for this many units: square for images, otherwise of five rows."""
         side = BLOCK * math.isqrt(units // BITS)
         return cls(shape=(side, side) if images else (5, units // 5), images=images)
 

@@ -41,7 +41,8 @@ _PAIRED_ABOVE = 100
 class ScalarGossip:
     """P peers on a graph, each with a value and a weight of 1.
 
-    graph      the graph; it needs edges if messages are lost or peers leave (the complete graph of very many has none)
+    graph      the graph; it needs edges if messages are lost or peers leave (the complete graph of very many peers has
+               none)
     protocol   how the peers average
     value_P    (P,) initial values
     loss       probability that a message is lost
