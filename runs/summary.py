@@ -133,7 +133,7 @@ def _finite(value: float | np.floating[Any]) -> float | None:
 
 
 def measure_of(methods: Mapping[str, Mapping[str, Any]]) -> Measure:
-    """Return what the results of a summary measure."""
+    """Return the measure of a summary's results."""
     return "error" if any("error_mean" in result for result in methods.values()) else "accuracy"
 
 
