@@ -55,7 +55,7 @@ class Judgement:
         return found
 
     def shown(self, width: int = 80) -> Iterator[Table | str]:
-        """Yield what a person reads on a terminal of `width` columns."""
+        """Yield the tables and sentences to show on a terminal of `width` columns."""
         if self.metrics:
             yield ", ".join(
                 f"{name} {value:.4g}" if math.isfinite(value) else f"{name} not defined here"

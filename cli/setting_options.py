@@ -42,10 +42,10 @@ def read_number(text: Any) -> Any:
 
 
 def completion_of(option: str, *, several: bool = False) -> Callable[[str], list[str]]:
-    """Return what completes an option's value in a shell: the names to choose from.
+    """Return the function that completes an option's value in a shell with the names to choose from.
 
     Args:
-        several: the value is a list, of which the last name is completed.
+        several: the value is a list; its last name is completed.
     """
 
     def complete(incomplete: str) -> list[str]:

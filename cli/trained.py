@@ -296,7 +296,7 @@ def _written_task(settings: Mapping[str, Any]) -> str | None:
 
 
 def _asked(task: Task, classes: Sequence[str]) -> str:
-    """Return in words what is predicted."""
+    """Return the predicted targets in words."""
     kind = "classes" if task == "classification" else "labels"
     return f"the {kind} {', '.join(classes)}" if classes else ASKED[task]
 
