@@ -140,7 +140,7 @@ def aggregation_of(choice: Choice) -> Aggregation:
 
 
 def privacy_of(choice: Choice) -> Privacy | None:
-    """Return what `algorithms.private.protected` does to updates before they are sent; None: nothing.
+    """Return the protection that `algorithms.private.protected` gives to updates before they are sent; None: none.
 
     Raises:
         ChoiceError, PrivacyError: unknown name or setting, or one out of its range.

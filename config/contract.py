@@ -1,4 +1,4 @@
-"""The learning contract: what all peers of a federation agree on, in a canonical encoding.
+"""The learning contract: the settings that all peers of a federation agree on, in a canonical encoding.
 
 A contract is the content of `federation.yaml` without `simulation` and with all defaults written out, as JSON. `KEYS`
 states for each setting whom it concerns, whether it may change while a federation runs, and which release introduced
@@ -156,7 +156,7 @@ def contract_of(federation: FederationSettings) -> dict[str, Any]:
 
 
 def federation_of(contract: Contract, like: _Settings) -> _Settings:
-    """Return the federation of a contract; what a contract does not hold is taken from `like`, this machine's file."""
+    """Return the federation of a contract; settings that it lacks are taken from `like`, this machine's file."""
     filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in contract.items()}
     for name in _BESIDE:
         filled.pop(name, None)
@@ -214,8 +214,8 @@ def _later() -> Iterator[tuple[str, Key]]:
 def part(contract: Contract, group: str, *, served: bool) -> bytes:
     """Return the digest, 32 bytes, of the settings that concern the averaging group of this id.
 
-    Models that have no part in the group are left out, and so is what each peer decides by itself. `served`: whether
-    the algorithm has a server, so that the settings of training concern everybody.
+    Models that have no part in the group are left out, and so are settings that each peer decides by itself. `served`:
+    whether the algorithm has a server, so that the settings of training concern everybody.
     """
     models = _models(contract.get("partial_models", {}), group.split("+"), everyone=served)
     concerns = {"average", "training"} if served else {"average"}
@@ -248,7 +248,7 @@ def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, A
 
 
 def _averaged(model: Any) -> Any:
-    """Return a model without what each peer decides by itself about its averagings."""
+    """Return a model without the averaging settings that each peer decides by itself."""
     gossip = model.get("gossip") if isinstance(model, Mapping) else None
     if not isinstance(gossip, Mapping):
         return model

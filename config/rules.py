@@ -280,7 +280,7 @@ def _written(gossip: GossipSettings, key: str) -> bool:
 
 
 def _topology(options: Combination) -> Iterator[_Broken]:
-    """Yield what is wrong with the topology: the ranges of its settings, and its fit to the number of peers.
+    """Yield the mistakes in the topology: in the ranges of its settings, and in its fit to the number of peers.
 
     A small graph is built for the ranges. The default topology is not checked: it adapts to few peers.
     """
@@ -297,7 +297,7 @@ def _topology(options: Combination) -> Iterator[_Broken]:
 
 
 def _unfit(choice: Choice, peers: Sequence[str] | None) -> list[str]:
-    """Return what is wrong with a topology among these peers; None: they are not known."""
+    """Return the mistakes in a topology among these peers; None: the peers are not known."""
     settings = bind_settings(choice, GRAPHS[choice.name])
     found = [] if peers is None else topology_problems(choice.name, settings, peers)
     if not found and "edges" not in settings:
@@ -451,7 +451,7 @@ def _models(options: Combination) -> Iterator[_Broken]:
 
 
 def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
-    """Return what is wrong with the models and their members, and for a `plain_network` with their neurons."""
+    """Return the mistakes in the models and their members, and for a `plain_network` in their neurons."""
     models, peers = federation.models(), federation.simulation.peers
     found = [(each.place, each.message) for each in model_mistakes(models, None if peers is None else peer_ids(peers))]
     if found or federation.learning.changes_network:
