@@ -99,7 +99,7 @@ class DataShape:
         return torch.zeros((count, *self.input_shape), dtype=self.dtype)
 
 
-#: Loads a pretrained network from its folder, for data of this shape, with so many outputs.
+#: Loads a pretrained network from its folder, for data of this shape, with this number of outputs.
 PretrainedLoader: TypeAlias = Callable[[PretrainedNetwork, DataShape, int], nn.Module]
 
 
@@ -130,7 +130,7 @@ class Assembly:
 
     @property
     def loss(self) -> str:
-        """Name of the loss that decides how outputs become answers: for a user's own that of the task."""
+        """Name of the loss that decides how outputs become answers: for a user's own loss, the name of the task's."""
         return self.criterion.name if self.criterion.name in LOSSES else _USUAL_LOSS[self.shape.task]
 
     def start(self, peer: str) -> Tensor:
@@ -402,7 +402,7 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
 
 
 def _fitting(module: nn.Module, shape: DataShape) -> str:
-    """Return what a user whose network does not take the examples can do."""
+    """Return the way out for a user whose network does not take the examples."""
     others = {each.dtype for each in module.parameters()} - {torch.float32}
     if others and shape.input_kind != "tokens":
         return f"examples are torch.float32, and it has parameters of {others.pop()}; convert it with .float()"

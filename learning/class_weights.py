@@ -15,7 +15,7 @@ from fedpeer.config.settings import LearningSettings
 
 
 def class_weight_of(learning: LearningSettings, classes: Sequence[str], y_M: NDArray[np.generic]) -> Tensor | None:
-    """Return the weight of each class in a peer's loss, (C,) float32; None: all examples count alike.
+    """Return the weight of each class in a peer's loss, (C,) float32; None: all examples count the same.
 
     Args:
         classes: their names, in the order of their numbers.

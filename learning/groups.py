@@ -115,8 +115,9 @@ def plan_for(
 def _with_local_norms(
     assignments: Mapping[str, Assignment], networks: Mapping[str, NetworkMap]
 ) -> dict[str, Assignment]:
-    """Return the assignments with batch normalisation, scale and shift included, local to each peer (FedBN, Li et al.
-    2021), whoever claims it.
+    """Return the assignments with batch normalisation local to each peer, whoever claims it (FedBN, Li et al. 2021).
+
+    Scale and shift are local, too.
 
     Normalisation without running statistics is averaged like other modules.
     """

@@ -109,7 +109,7 @@ class LocalTask:
     device    where it trains and evaluates; arguments and results are on the CPU, float32
     valid_part   examples held out for validation; none: its length is 0
     view      transformation of the inputs, without a leading dimension
-    class_weight   (C,) weight of each class in its loss; None: all examples count alike
+    class_weight   (C,) weight of each class in its loss; None: all examples count the same
     batch     examples in a local step
     steps     local steps in a round
     """

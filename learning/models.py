@@ -178,7 +178,7 @@ class BestRound(Strict):
 
         Args:
             other: the other round; None: there is none yet.
-            counts: whether the score is an accuracy, of which more is better.
+            counts: whether the score is an accuracy, so that more is better.
         """
         if other is None or (self.examples and other.examples and self.examples != other.examples):
             return True
@@ -244,7 +244,7 @@ class Model:
 
     @torch.no_grad()
     def answers(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return for raw inputs (N, *F) the probabilities (N, C), or the numbers (N, outputs) in the data's units."""
+        """Return the probabilities (N, C) for raw inputs (N, *F), or the numbers (N, outputs) in the data's units."""
         inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.card.shape.dtype)
         pieces = (inputs[first : first + EVALUATED_AT_ONCE] for first in range(0, len(inputs), EVALUATED_AT_ONCE))
         with unrounded(str(self._device)):

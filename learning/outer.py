@@ -37,8 +37,10 @@ def takes_outer_steps(federation: FederationSettings) -> bool:
 
 
 def outer_rules(plan: Plan, federation: FederationSettings) -> OuterRules | None:
-    """Return the outer steps of the peers whose networks a plan knows, numbered in the order of their ids; None: nobody
-    takes any."""
+    """Return the outer steps of the peers whose networks a plan knows; None: no peer takes any.
+
+    The peers are numbered in the order of their ids.
+    """
     found = dict(_rules(plan, federation))
     if not found:
         return None
