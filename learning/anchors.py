@@ -66,7 +66,7 @@ def anchored_federation(
 ) -> Federation:
     """Return the federation with absolute paths of its simulation's data, and of the models that it begins with.
 
-    The digests of these files are filled in, too.
+    The digests of these models are filled in, too.
 
     Args:
         folder: the folder of the settings' file.

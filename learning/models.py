@@ -89,7 +89,7 @@ class Card(Strict):
     network     choice of the network; None: it was passed as a Python object
     networks    networks of peers that have another one, by peer id
     loss        loss of the training, which decides how outputs become probabilities
-    seed        the federation's seed, for whatever the network's builder draws
+    seed        the federation's seed, for the random draws of the network's builder
     frozen      patterns of the parameters that were not trained, and are not in the file of the tensors
     lora        adapters of the network
     start       file of the model whose parameters were frozen; None: the network's builder makes them

@@ -67,7 +67,7 @@ class VectorRounds(Protocol):
         """Prepare the first round."""
 
     def open(self, number: int) -> Sequence[int]:
-        """Open round 1, 2, ...: pass on what clients receive, and return the peers that train."""
+        """Open round 1, 2, ...: send the clients a server's broadcast, if any, and return the peers that train."""
 
     def close(self, number: int, trained: Sequence[int]) -> None:
         """Combine the vectors or updates of the peers that have trained.
