@@ -115,7 +115,7 @@ def plan_for(
 def _with_local_norms(
     assignments: Mapping[str, Assignment], networks: Mapping[str, NetworkMap]
 ) -> dict[str, Assignment]:
-    """Return the assignments with batch normalisation local to each peer, whoever claims it (FedBN, Li et al. 2021).
+    """Return the assignments with batch normalisation local to each peer, even if claimed (FedBN, Li et al. 2021).
 
     Scale and shift are local, too.
 

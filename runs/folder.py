@@ -82,8 +82,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, root: Path, run_id: str) -> RunFolder:
-        """Return the run whose id is `run_id`, or alone begins with it, or whose folder's path it is; "last": the
-        latest run.
+        """Return the run with this id, with an id that alone begins so, or with this path; "last": the latest run.
 
         Raises:
             RunError: there is no such run, or several; the message lists similar ids.
