@@ -1,1 +1,1 @@
-"""The command line: words in, words out. Checks, draws and tells; no learning mathematics; no other room imports it."""
+"""The command line: it checks, draws and prints. No mathematics of learning; no other package imports it."""

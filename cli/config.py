@@ -63,7 +63,7 @@ class ConfigSource:
 
     @property
     def subject(self) -> str:
-        """Name of what a report is about: the file, the command line, or both."""
+        """The subject of a report: the file, the command line, or both."""
         if not self.file:
             return "the command line"
         return f"{self.file} with the options given" if self.options else self.file

@@ -36,7 +36,7 @@ def check_command(
 
 
 def _described(file: Path) -> str:
-    """Return what a valid file describes, in one line.
+    """Return a description of a valid file, in one line.
 
     Raises:
         ConfigError: everything that is wrong with it.

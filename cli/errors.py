@@ -14,7 +14,8 @@ from fedpeer.config.problems import ConfigError, laid_out
 
 #: Lines of one report on the smallest terminal: 24 less the command above it and the prompt below.
 LINES_MIN = 21
-#: Other packages' exceptions for the user, by name; none is imported for it, as what is not imported was not raised.
+#: Other packages' exceptions for the user, by name: a package that is not imported raised none, so none is imported
+#: here.
 _USERS_MISTAKES = {
     "fedpeer.algorithms.coordinated.AlgorithmError",
     "fedpeer.algorithms.optimizers.OptimizerError",
@@ -70,7 +71,7 @@ def temporary(error: BaseException) -> str:
 
 
 def forbidden(error: BaseException) -> str:
-    """Return a sentence about a file or folder that this user may not use, whoever came upon it, or ""."""
+    """Return a sentence about a file or folder that this user may not use, whichever package tried to, or ""."""
     if not isinstance(error, PermissionError) or error.filename is None:
         return ""
     return f"{os.fsdecode(error.filename)}: permission denied; check the permissions of it and of its folder"

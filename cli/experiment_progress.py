@@ -1,7 +1,7 @@
 """Progress of an experiment: one bar on a terminal, at most one line a second elsewhere.
 
 A run is one cell with one seed, or one variant of a search. The time left is estimated from the runs seen so far: a
-running one goes on at its pace, each waiting one takes the mean of the others, and as many run at once as now.
+running one keeps its pace, each waiting one takes the mean time of the others, and as many run at once as now.
 """
 
 from __future__ import annotations
@@ -226,7 +226,7 @@ def _remarks(event: ExperimentEvent) -> list[str]:
 
 
 def _notes(event: ExperimentEvent) -> list[str]:
-    """Return the lines to print about an event that needs attention; of other events there are none."""
+    """Return the lines to print about an event that needs attention; no lines for other events."""
     match event:
         case OfRun(run=name, event=RunLost() as lost):
             return [f"{name}: {lost.words}"]

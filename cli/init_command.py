@@ -90,7 +90,7 @@ def init(
 
 
 def _put_beside(model: Path, place: Path) -> None:
-    """Put a model's file or folder there; the files of a folder are links to the same ones, where that is possible."""
+    """Copy a model's file or folder to `place`; the files of a folder become hard links where that is possible."""
     place.parent.mkdir(parents=True, exist_ok=True)
     if model.is_dir():
         shutil.copytree(model, place, copy_function=_linked)
@@ -146,7 +146,7 @@ def _in_use(host: str, port: int) -> bool:
 
 
 def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], problems: list[ConfigProblem]) -> str:
-    """Return `--peers`, or what follows from `--hosts` or `--address` without it."""
+    """Return `--peers`, or without it the number or the ids that follow from `--hosts` or `--address`."""
     if peers is not None:
         return peers
     if hosts is not None:

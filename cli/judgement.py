@@ -55,7 +55,7 @@ class Judgement:
         return found
 
     def shown(self, width: int = 80) -> Iterator[Table | str]:
-        """Yield what a person reads on a terminal of `width` columns."""
+        """Yield the tables and sentences to show on a terminal of `width` columns."""
         if self.metrics:
             yield ", ".join(
                 f"{name} {value:.4g}" if math.isfinite(value) else f"{name} not defined here"
@@ -89,7 +89,7 @@ class Judgement:
 
 
 def _fits(table: Table, width: int) -> bool:
-    """Return whether a table fits with no number cut; give its first column what the others leave."""
+    """Return whether a table fits with no number cut; its first column gets the width that the others leave."""
     first = table.columns[0]
     first.max_width = _NAME_MIN
     least = Console(width=10_000).measure(table).maximum

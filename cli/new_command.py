@@ -1,7 +1,7 @@
 """`fedpeer new`: a folder with data, a federation file and a notebook that run at once, to be changed step by step.
 
-The texts are in `templates/`: a folder for each template, and the notebook of all, since what is learned stands in the
-federation file. `new_data.py` writes the data.
+The texts are in `templates/`: a folder for each template, and one notebook for all, since the federation file says what
+is learned. `new_data.py` writes the data.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def new(
 
 
 def _absent(source: str | None) -> str:
-    """Return why the data set of a template cannot be had here, or nothing."""
+    """Return why the data set of a template is not available here, or ""."""
     if source is None:
         return ""
     from fedpeer.data.registry import SOURCES

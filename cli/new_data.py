@@ -1,7 +1,7 @@
 """The data of `fedpeer new`: each function writes those of one template into a folder.
 
-Tables and images come with scikit-learn, flights with the extra `fedpeer[flights]`, texts with Python itself. What is
-drawn at random is drawn from a fixed seed, so a template is the same everywhere.
+Tables and images come with scikit-learn, flights with the extra `fedpeer[flights]`, texts with Python itself. Random
+draws have a fixed seed, so a template is the same everywhere.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ def write_table(folder: Path) -> None:
 
     found = load_breast_cancer()
     columns = [str(name).replace(" ", "_") for name in found.feature_names]
-    # Equal parts of the rows, by the symmetry of their cells: what differs between the hospitals is whom they see.
+    # Equal parts of the rows, by the symmetry of their cells: the hospitals differ in the patients that they see.
     order = np.argsort(found.data[:, columns.index("mean_symmetry")], kind="stable")
     hospital_N = np.empty(len(order), dtype=np.int64)
     hospital_N[order] = np.arange(len(order)) * len(_HOSPITALS) // len(order)
-    # Half of the rows go to any of them, so that each sees some of all.
+    # Half of the rows go to random hospitals, so that each hospital sees some patients of every kind.
     mixed = np.random.default_rng(0)
     moved_N = mixed.random(len(order)) < 1 / 2
     hospital_N[moved_N] = mixed.integers(len(_HOSPITALS), size=int(moved_N.sum()))

@@ -58,11 +58,11 @@ def _printed(text: str, code: int) -> int:
 def flush_streams() -> None:
     """Flush both standard streams before the process ends.
 
-    What standard error does not take is dropped, or Python would end with a code of its own. So is what remains on
-    standard output if its reader has stopped reading, as `head` does, which is no error.
+    Text that standard error does not take is dropped, or Python would end with a code of its own. The rest of standard
+    output is dropped, too, if its reader has stopped reading, as `head` does: that is not an error.
     """
     for stream, passes in ((sys.stdout, BrokenPipeError), (sys.stderr, OSError)):
-        if stream is None:  # the process was started without
+        if stream is None:  # the process was started without it
             continue
         try:
             stream.flush()

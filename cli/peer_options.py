@@ -127,7 +127,7 @@ def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProble
 def invited_peers(
     ids: Sequence[str], places: Sequence[Endpoint], sources: Sequence[DataSettings], dashboard_host: str
 ) -> list[InvitedPeer]:
-    """Return what `init` writes for each peer."""
+    """Return the content of each peer's folder, for `init` to write."""
     return [
         invited_peer(peer, host, port, local(source) if loopback(host) else source, dashboard_host)
         for peer, (host, port), source in zip(ids, places, sources, strict=True)
@@ -186,7 +186,7 @@ def invited_at(
 
 
 def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: Endpoint | None) -> InvitedPeer:
-    """Return what `join` writes for a peer that was admitted with this roster entry."""
+    """Return the folder's content, for `join` to write, of a peer that was admitted with this roster entry."""
     host, port = PeerUrl.read(entry.address).endpoint
     return invited_peer(entry.id, host, port, data, dashboard_host, None if listen is None else str(listen))
 

@@ -62,7 +62,7 @@ def result_table(summary: Mapping[str, Any]) -> Table:
 def metric_table(summary: Mapping[str, Any]) -> Table | None:
     """Return a table of the further metrics, a row per method and a column per metric; None: none were wanted.
 
-    A metric that is not defined for all peers has the number of those for which it is.
+    A metric that is not defined for all peers is shown with the number of peers for which it is.
     """
     methods: Mapping[str, Mapping[str, Any]] = summary["methods"]
     names = metric_names(methods)
@@ -86,7 +86,7 @@ def worth(summary: Mapping[str, Any]) -> str:
 
 
 def linear(summary: Mapping[str, Any]) -> str | None:
-    """Return the score of a linear model of each peer's own, as a sentence; None where the data are no table."""
+    """Return the score of a linear model of each peer's own, as a sentence; None where the data are not a table."""
     found = summary.get("linear")
     if not found:
         return None
@@ -102,7 +102,7 @@ def private(summary: Mapping[str, Any]) -> str | None:
     if spent["epsilon"] is None:
         return "Updates are clipped but have no noise, so there is no privacy guarantee."
     promise = f"epsilon {spent['epsilon']:.3g} at delta {spent['delta']:g}, with at most {spent['rounds']} rounds each"
-    if "noise" in spent:  # earlier runs do not say it
+    if "noise" in spent:  # earlier runs do not record it
         promise += f" and noise of {spent['noise']:.3g} times the clip for certain"
     return f"Differential privacy of the peers against anyone who sees the models: {promise}."
 

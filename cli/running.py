@@ -34,7 +34,7 @@ def run_simulation(
 ) -> int:
     """Simulate, show progress and results, write the report, and return the exit code.
 
-    `folder` makes or opens the run's folder; it is called when all mistakes of the user are excluded.
+    `folder` makes or opens the run's folder; it is called after all checks for mistakes of the user.
     """
     console = Console(stderr=True)
     stop = threading.Event()

@@ -1,4 +1,4 @@
-"""Options that are settings: read as YAML scalars, checked with the file's, and with the settings' own defaults.
+"""Options that are settings: read as YAML scalars, checked together with the file, with the settings' defaults.
 
 `OPTIONS` maps each option to its setting. Settings are imported only when needed, because help must be quick.
 """
@@ -42,10 +42,10 @@ def read_number(text: Any) -> Any:
 
 
 def completion_of(option: str, *, several: bool = False) -> Callable[[str], list[str]]:
-    """Return what completes an option's value in a shell: the names to choose from.
+    """Return the function that completes an option's value in a shell with the names to choose from.
 
     Args:
-        several: the value is a list, of which the last name is completed.
+        several: the value is a list; its last name is completed.
     """
 
     def complete(incomplete: str) -> list[str]:

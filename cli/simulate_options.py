@@ -122,7 +122,7 @@ class OptionNames(Vocabulary):
 
 
 def _lay(source: ConfigSource, given: Mapping[str, Any]) -> list[ConfigProblem]:
-    """Lay the options over the file's settings, and return problems of doing so."""
+    """Lay the options over the file's settings, and return the problems found."""
     gossip = source.data.get("gossip")
     if isinstance(gossip, dict) and ("tolerance" in given) != ("exchanges" in given):  # an option replaces the others
         for name in ("tolerance", "max_exchanges") if "exchanges" in given else ("exchanges",):
@@ -134,7 +134,7 @@ def _lay(source: ConfigSource, given: Mapping[str, Any]) -> list[ConfigProblem]:
 
 
 def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
-    """Lay `--lr` over the settings of whichever optimizer is chosen, or else is the default for these data."""
+    """Lay `--lr` over the settings of the chosen optimizer, or of the default one for these data."""
     path = OPTIONS["optimizer"]
     learning = source.data.get("learning")
     before = learning.get("optimizer") if isinstance(learning, dict) else None
@@ -142,7 +142,7 @@ def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
         optimizer = from_data(before) if before is not None else _default_optimizer(source)
     except ChoiceError:
         return []  # reported where the optimizer itself is checked
-    own = optimizer.name == "python"  # its value is its name, and no rate
+    own = optimizer.name == "python"  # its value is its name, not a rate
     if path in source.options and ((optimizer.value is not None and not own) or "lr" in optimizer.settings):
         return [ConfigProblem((), f'the optimizer "{optimizer}" has a learning rate too; leave one out', "--lr")]
     value = optimizer.value if own else None
@@ -151,7 +151,7 @@ def _lay_rate(source: ConfigSource, text: str) -> list[ConfigProblem]:
 
 
 def _default_optimizer(source: ConfigSource) -> Choice:
-    """Return the optimizer that trains where none is chosen: that of tables, if the data are one."""
+    """Return the default optimizer for these data: tables have one of their own."""
     simulation = source.data.get("simulation")
     data = {key: simulation[key] for key in ("dataset",) if key in simulation} if isinstance(simulation, dict) else {}
     suited, _ = typed(FederationSettings, {"simulation": data})  # what is wrong with them is reported elsewhere

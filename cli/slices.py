@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Colours of the models in turn; local parameters are grey.
 COLOURS = ("blue", "yellow", "green", "magenta", "cyan", "red")
-#: Kinds of peers, and averaging groups, that are listed; nobody reads more.
+#: Most kinds of peers, and most averaging groups, that are listed; nobody reads more.
 KINDS_MAX, GROUPS_MAX = 6, 24
 
 
@@ -181,7 +181,7 @@ def _parts(kind: KindShape, colour: dict[str, str]) -> Table:
 
 
 def _whole(kind: KindShape, colour: dict[str, str]) -> Iterator[RenderableType]:
-    """Yield a line for each model, or what stays local, that owns tensors whole."""
+    """Yield a line for each model that owns whole tensors, and one for whole tensors that stay local."""
     from rich.markup import escape
 
     for model, words in kind.whole_tensors().items():
@@ -213,7 +213,7 @@ def _groups(found: SliceDescription) -> Table:
 
 
 def _to_be_found(federation: FederationSettings) -> list[str]:
-    """Return a sentence for each model whose members are found during the run: when they are found."""
+    """Return a sentence for each model whose members are found during the run, which says when."""
     from fedpeer.config.clustering import clustering_settings_of
     from fedpeer.config.methods import method_of
 
@@ -281,7 +281,7 @@ def _sent(plan: Plan, federation: FederationSettings) -> list[str]:
 
 
 def _outer_steps(plan: Plan, federation: FederationSettings) -> list[str]:
-    """Return a sentence for each outer optimizer, with the groups after whose averagings it takes a step."""
+    """Return a sentence for each outer optimizer, with the groups whose averagings its steps follow."""
     from fedpeer.learning.outer import outer_of
 
     groups: dict[str, list[str]] = {}

@@ -129,7 +129,7 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
 
 
 def _import_once(peers: Sequence[PeerConfig]) -> None:
-    """Import what the peers' training will, before the fork: each would need a second and 50 to 85 MB."""
+    """Import what the peers' training needs, before the fork: for each peer it takes a second and 50 to 85 MB."""
     import fedpeer.peer.runtime.process  # noqa: F401
     from fedpeer.algorithms.warm_up import import_optimizers, load_compiled_loop
 
@@ -145,7 +145,7 @@ def _import_once(peers: Sequence[PeerConfig]) -> None:
 def _load_once(peers: Sequence[PeerConfig]) -> dict[str, Dataset]:
     """Load the data sets that the peers divide among them, by choice: they share them, and an error is reported once.
 
-    Where a process cannot be forked, none is returned: each would get a copy.
+    Where processes cannot be forked, nothing is loaded: each process would get a copy.
     """
     from fedpeer.data.registry import DATASETS
     from fedpeer.learning.holdings import load_dataset
@@ -174,7 +174,7 @@ def _ended(peer: str, code: int) -> None:
 
 
 def _log(peer: str, what: str, text: str, code: int, *, plain: bool = False) -> None:
-    """Write one line to standard error in the log's format, after the log is closed; `plain`: on a terminal without."""
+    """Write one line to standard error after the log is closed, in its format; `plain`: on a terminal as plain text."""
     from fedpeer.peer.runtime.logs import LogLine, for_stream
     from fedpeer.peer.runtime.lossy_stream import LossyStream
 

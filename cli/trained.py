@@ -47,7 +47,8 @@ class Named:
     seed           for runs only; None: the run's first
     runs           folder of all runs
     allow_python   packages whose code the model may run
-    best           instead of the last model that of the best round on the examples held out for validation
+    best           whether it is the model of the best round, by the examples held out for validation, not the last
+                   model
     """
 
     where: str
@@ -239,10 +240,10 @@ def examples_in(choice: Choice, model: Model) -> Examples:
 
 
 def _read_as_trained(choice: Choice, card: Card) -> Dataset:
-    """Load data as the choice says, and where it says nothing as the model was trained.
+    """Load data by the settings of the choice, and where these are missing by those that the model was trained with.
 
     Raises:
-        DataError: it cannot be read; the model's settings are named if it can be without them.
+        DataError: the data cannot be read; the message names the model's settings if the data can be read without them.
     """
     others = _as_trained(choice, card)
     try:
@@ -267,10 +268,10 @@ def _read(choice: Choice) -> Dataset:
 
 
 def _as_trained(choice: Choice, card: Card) -> dict[str, Any]:
-    """Return the settings of own data by which they are read as those that the model was trained on.
+    """Return the settings with which a user's own data are read like the data that the model was trained on.
 
-    They are those that the choice leaves open. So a file with a few rows has the classes of all, numbers to predict
-    that are whole are no classes, and sequences of features are no images.
+    Only settings that the choice leaves open are returned. So a file with a few rows has all classes of the model,
+    whole numbers to predict are not taken for classes, and sequences of features are not taken for images.
     """
     known = inspect.signature(OWN[choice.name]).parameters if choice.name in OWN else {}
     task = card.shape.task
@@ -286,7 +287,7 @@ def _as_trained(choice: Choice, card: Card) -> dict[str, Any]:
 
 
 def _written_task(settings: Mapping[str, Any]) -> str | None:
-    """Return the task that the settings of own data say; None: it follows from the data."""
+    """Return the task that the settings of a user's own data name; None: the task follows from the data."""
     if "labels" in settings:
         return "multi-label"
     if "task" in settings:
@@ -295,13 +296,13 @@ def _written_task(settings: Mapping[str, Any]) -> str | None:
 
 
 def _asked(task: Task, classes: Sequence[str]) -> str:
-    """Return in words what is predicted."""
+    """Return the predicted targets in words."""
     kind = "classes" if task == "classification" else "labels"
     return f"the {kind} {', '.join(classes)}" if classes else ASKED[task]
 
 
 def _targets_in(dataset: Dataset, card: Card) -> NDArray[np.generic] | None:
-    """Return the targets with the model's numbers of classes, or columns of labels; None: they are others."""
+    """Return the targets with the model's numbers of classes, or columns of labels; None: these are other ones."""
     if dataset.task != card.shape.task or not {*dataset.classes} <= {*card.classes}:
         return None
     if dataset.classes == card.classes:

@@ -100,9 +100,9 @@ def _in_force(authority: Authority, file: Federation) -> HeldContract:
 def _simulated(
     written: Sequence[SimulationSettings], absolute: Sequence[SimulationSettings]
 ) -> Iterator[ConfigProblem]:
-    """Yield the settings of simulated peers that differ; data and pretrained networks are compared by what is there.
+    """Yield the settings of simulated peers that differ; data and pretrained networks are compared by content.
 
-    A setting that is written in the same way is the same: the new file takes the place of the one before.
+    A setting that both files write in the same way is the same: the new file takes the place of the old one.
 
     Args:
         written: as the two files write it.

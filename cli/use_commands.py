@@ -231,7 +231,7 @@ def _harmless(name: str) -> str:
 def _answers(classes: Sequence[str], answers: NDArray[np.float32], *, labels: bool) -> str:
     """Return predictions as CSV: the class and each class's probability, or a column per predicted number.
 
-    Of labels: 1 or 0 for each, and the probability that it holds.
+    For labels: 1 or 0 for each label, then the probability that each label holds.
     """
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")

@@ -17,7 +17,7 @@ from fedpeer.config.problems import found_text
 
 #: The port of a peer whose file names none.
 DEFAULT_PORT = 7400
-#: What a person writes instead of an address to listen on, or to be reached at: nobody can connect to the peer.
+#: What a person writes instead of an address to listen on or to be reached at, if nobody can connect to the peer.
 OUTBOUND = "none"
 #: The end of the host of such a peer: RFC 6761 keeps it for names that do not exist.
 _NO_HOST = ".invalid"
@@ -85,7 +85,7 @@ def all_interfaces(host: str) -> str:
 
 
 def source_host(address: str) -> str:
-    """Return the host that a connection comes from, as an address has it: link-local ones come with an interface."""
+    """Return the host of a connection's source address, without the interface that a link-local address comes with."""
     bare = address.partition("%")[0]
     return _plain(ipaddress.IPv6Address(bare)) if ":" in bare else bare
 

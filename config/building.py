@@ -1,4 +1,4 @@
-"""Builds the algorithm that a federation chose on its workbench, with aggregation and privacy."""
+"""Builds the algorithm that a federation chose, with its aggregation and privacy."""
 
 from __future__ import annotations
 
@@ -56,7 +56,8 @@ def algorithm_of(
     Args:
         secret: source of a client's noise (`algorithms/private.py`).
         begun: whether peers have joined or left since the federation began. The aggregation rule is then not checked
-            against their number: if too few are left for it, it works as in a round in which peers are absent.
+            against their number: if too few peers are left for the rule, it works as in a round in which peers are
+            absent.
 
     Raises:
         ChoiceError, AlgorithmError, RobustError, PrivacyError: the user's mistakes.
@@ -89,7 +90,7 @@ def coordinated_of(*options: Any, **settings: Any) -> Coordinated:
 
 
 def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
-    """Return a function that builds the algorithm on a workbench: one of fedpeer's, or a user's own class.
+    """Return a function that builds the algorithm from a `TrainingContext`: one of fedpeer's, or a user's own class.
 
     Raises:
         ChoiceError: unknown name or setting. The returned function raises AlgorithmError if the settings do not fit.
@@ -104,7 +105,7 @@ def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
             made = own(context, **settings)
         except AlgorithmError:
             raise
-        except Exception as problem:  # whatever the reader's class raises
+        except Exception as problem:  # whatever the user's class raises
             text = f"algorithm python:{name}: building it failed: {type(problem).__name__}: {problem}"
             raise AlgorithmError(text) from problem
         lacking = [each for each in _CONTRACT if not callable(getattr(made, each, None))]
@@ -120,7 +121,7 @@ def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
 def left_out(
     algorithm: Coordinated, learning: LearningSettings, server: Any, updates: Any, round: int
 ) -> list[Rejection | None]:
-    """Return for each of a round's updates, (K, ...), why `learning.farthest` leaves it out; None if it does not."""
+    """Return why `learning.farthest` leaves out each of a round's updates, (K, ...); None for those that it keeps."""
     if learning.farthest is None:
         return [None] * len(next(iter(leaves_of(updates).values())))
     return strayed(algorithm.changes(algorithm.open(server, round), updates), learning.farthest)
@@ -139,7 +140,7 @@ def aggregation_of(choice: Choice) -> Aggregation:
 
 
 def privacy_of(choice: Choice) -> Privacy | None:
-    """Return what `algorithms.private.protected` does to updates before they are sent; None: nothing.
+    """Return the protection that `algorithms.private.protected` gives to updates before they are sent; None: none.
 
     Raises:
         ChoiceError, PrivacyError: unknown name or setting, or one out of its range.

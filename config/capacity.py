@@ -37,7 +37,7 @@ _ID = "i" * NAME_LETTERS_MAX
 
 
 def statement_bytes(models: Sequence[str]) -> int:
-    """Return the most bytes that a peer's statement about itself takes: those with the longest id and address."""
+    """Return the most bytes that a peer's statement about itself takes: with the longest id and address."""
     advert = Advert(
         address="a" * ADDRESS_LETTERS_MAX,
         roster=0,
@@ -58,13 +58,13 @@ def hello_bytes(groups: Iterable[str]) -> int:
 
     These are 217 bytes of numbers, digest, capabilities, signature and marks; both ids with 3 bytes of length each; and
     for each group 81 bytes of numbers and digest, and twice its name. Weights from earlier incarnations are not
-    counted: of these a Hello has as many as it has room for.
+    counted: a Hello has as many of them as it has room for.
     """
     return 217 + 2 * (len(_ID) + 3) + sum(81 + 2 * (len(group.encode()) + 3) for group in groups)
 
 
 def weights_in_hello(groups: Iterable[str], weights: Mapping[str, float]) -> Mapping[str, float]:
-    """Return those of the weights, by group, for which a Hello about these groups has room: the largest ones.
+    """Return the largest weights, by group: as many as a Hello about these groups has room for.
 
     Each takes 13 bytes and its group's name; their array takes 2 more than if it is empty.
     """

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-#: Letters of a name's beginning that tell which one is meant.
+#: Fewest first letters of a name that can identify it.
 _BEGINNING_MIN = 3
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ class Choice:
         return ",".join([head, *(f"{key}={_spelled(value)}" for key, value in self.settings.items())])
 
 
-#: A piece of a choice's text: up to the next comma that is not in double quotes, which begin a value or an item of it.
+#: A piece of a choice's text: up to the next comma outside double quotes, which may begin a value or an item of one.
 _PIECE = re.compile(r'(?:[:=+]\s*"(?:[^"]|"")*"|[^,])*')
 _IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
 #: An item of `a+b`, which may be in double quotes.
@@ -73,7 +73,7 @@ def _unquoted(text: str) -> str:
 
 
 def _divided(text: str, piece: re.Pattern[str]) -> list[str]:
-    """Return the pieces of a text, between each two of which is one separator."""
+    """Divide a text into pieces that match `piece`, with one character between each two as separator."""
     found, end = [], -1
     while end < len(text):
         match = piece.match(text, end + 1)
@@ -167,7 +167,7 @@ def side_by_side(text: str) -> list[str]:
 def nearest_name(name: str, known: Sequence[str]) -> str:
     """Return `did you mean "x"?` with the nearest known name, or the list of known names if none is near.
 
-    Capitals do not matter. The one name that begins like this is nearest.
+    Case does not matter. If just one known name begins with these letters, it is the nearest.
 
     >>> nearest_name("CSV", ["csv", "npz"])
     'did you mean "csv"?'
@@ -228,7 +228,7 @@ def _keywords(function: Callable[..., Any]) -> Mapping[str, inspect.Parameter]:
 
 @functools.cache
 def _kind(function: Callable[..., Any], setting: str) -> Any:
-    """Resolve a setting's annotation in the module that defines it: for a class that may be a base's module.
+    """Resolve a setting's annotation in the module that defines it: for a class, that may be the module of a base.
 
     The other annotations are not resolved, because they may name types that are not imported at run time.
     """
@@ -269,7 +269,7 @@ def plain_value(value: Any) -> Any:
 
 
 def own_function(choice: Choice) -> tuple[str, dict[str, Any]]:
-    """Return the name of a user's function, and its settings, of a choice `python:module:function`.
+    """Return the name and the settings of the user's function in a choice `python:module:function`.
 
     >>> own_function(parse_choice("python:wards:network,width=7"))
     ('wards:network', {'width': 7})

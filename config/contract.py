@@ -1,9 +1,9 @@
-"""The learning contract: what all peers of a federation agree on, in a canonical encoding.
+"""The learning contract: the settings that all peers of a federation agree on, in a canonical encoding.
 
 A contract is the content of `federation.yaml` without `simulation` and with all defaults written out, as JSON. `KEYS`
-has for each setting whom it concerns, whether it may change while a federation runs, and which release introduced it.
-A setting that came after the first release is left out of the encoding if it has its neutral value, so that a release
-that does not know the setting encodes the same contract.
+states for each setting whom it concerns, whether it may change while a federation runs, and which release introduced
+it. A setting that came after the first release is left out of the encoding if it has its neutral value, so that a
+release that does not know the setting encodes the same contract.
 
 Two peers average in a group if the settings that concern that group are the same in both contracts (`part`). Other
 differences are reported, key by key (`differences`), and stop nothing.
@@ -114,7 +114,7 @@ KEYS: Mapping[str, Key] = {
 }
 
 #: Keys of the wire encodings in which shares were made under earlier contracts (`wire_forms.py`): a list for all
-#: groups, and lists by partial model, for the groups whose encodings were others.
+#: groups, and lists by partial model, for the groups whose encodings differed.
 EARLIER, EARLIER_OF_SLICES = "earlier", "earlier_of_slices"
 #: Keys beside the settings, which follow from the settings or from earlier contracts.
 _BESIDE = ("algorithm", EARLIER, EARLIER_OF_SLICES)
@@ -122,11 +122,11 @@ _BESIDE = ("algorithm", EARLIER, EARLIER_OF_SLICES)
 _SHAPING = ("network", "learning.buffers", "learning.frozen", "learning.lora")
 #: Settings of a partial model that say how it is averaged; earlier releases have none of them.
 _AVERAGED_AS = ("gossip", "outer")
-#: What the `gossip` of a partial model says that each peer decides by itself, as `gossip.deadline` does.
+#: Settings in the `gossip` of a partial model that each peer decides by itself, as it does `gossip.deadline`.
 _CONDUCT = ("deadline",)
-#: Settings of `gossip` whose default follows from others, and those others.
+#: Settings of `gossip` whose default follows from other settings, with these other settings.
 _FOLLOWING = {"max_exchanges": ("tolerance", "exchanges", "protocol", "privacy")}
-#: Differences in one message; there are fewer settings than that.
+#: Most differences in one message; there are fewer settings than that.
 TOLD_MAX = 60
 #: The way out for a setting that cannot change.
 NEW_FEDERATION = (
@@ -156,7 +156,7 @@ def contract_of(federation: FederationSettings) -> dict[str, Any]:
 
 
 def federation_of(contract: Contract, like: _Settings) -> _Settings:
-    """Return the federation of a contract; what a contract does not hold is taken from `like`, this machine's file."""
+    """Return the federation of a contract; settings that it lacks are taken from `like`, this machine's file."""
     filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in contract.items()}
     for name in _BESIDE:
         filled.pop(name, None)
@@ -198,7 +198,7 @@ def contract_digest(text: bytes) -> bytes:
 
 
 def _later() -> Iterator[tuple[str, Key]]:
-    """Yield the settings that came after the first release and that this one has."""
+    """Yield the settings of this release that came after the first release."""
     for path, key in KEYS.items():
         section, _, name = path.partition(".")
         if section not in FederationSettings.model_fields or section == "partial_models":
@@ -214,8 +214,8 @@ def _later() -> Iterator[tuple[str, Key]]:
 def part(contract: Contract, group: str, *, served: bool) -> bytes:
     """Return the digest, 32 bytes, of the settings that concern the averaging group of this id.
 
-    Models that have no part in the group are left out, and so is what each peer decides by itself. `served`: whether
-    the algorithm has a server, so that the settings of training concern everybody.
+    Models that have no part in the group are left out, and so are settings that each peer decides by itself. `served`:
+    whether the algorithm has a server, so that the settings of training concern everybody.
     """
     models = _models(contract.get("partial_models", {}), group.split("+"), everyone=served)
     concerns = {"average", "training"} if served else {"average"}
@@ -248,7 +248,7 @@ def _models(all_of: Any, names: Sequence[str], *, everyone: bool) -> dict[str, A
 
 
 def _averaged(model: Any) -> Any:
-    """Return a model without what each peer decides by itself about its averagings."""
+    """Return a model without the averaging settings that each peer decides by itself."""
     gossip = model.get("gossip") if isinstance(model, Mapping) else None
     if not isinstance(gossip, Mapping):
         return model
@@ -281,7 +281,7 @@ def _at(contract: Contract, path: str) -> Any:
 class Difference:
     """One setting that has different values in two contracts; None: missing.
 
-    of_all   what holds for slices that say nothing else, in both contracts: `gossip.protocol` and `learning.mode`
+    of_all   `gossip.protocol` and `learning.mode` of both contracts, for slices without values of their own
     """
 
     path: str
@@ -296,7 +296,7 @@ class Difference:
 
     @property
     def key(self) -> Key | None:
-        """This release's knowledge of the setting; None for a setting of another release."""
+        """The entry of the setting in `KEYS`; None for a setting of another release."""
         first, *rest = self.path.split(".", 2)
         known = ".".join(["partial_models.*", *rest[1:]]) if first == "partial_models" and rest else self.path
         return KEYS.get(known)
@@ -318,18 +318,18 @@ class Difference:
 
     @property
     def _paces(self) -> bool:
-        """True if the change is one of a slice's mode."""
+        """True if a slice's mode changes."""
         mine, theirs = self._of_slice("mode")
         return bool(mine != theirs)
 
     @property
     def _reveals(self) -> bool:
-        """True if the change is one of a slice's noise phase."""
+        """True if a slice's noise phase changes."""
         mine, theirs = self._of_slice("privacy")
         return bool(mine != theirs)
 
     def _of_slice(self, name: str) -> tuple[Any, Any]:
-        """Return what holds for a slice in both contracts; None, None if its `gossip` is not what differs."""
+        """Return a slice's value of a setting in both contracts; None, None if its `gossip` is not what differs."""
         if self.section != "partial_models" or not self.path.endswith(".gossip"):
             return None, None
         own = (each.get(name) if isinstance(each, Mapping) else None for each in (self.mine, self.theirs))
@@ -343,7 +343,7 @@ class Difference:
         return f"{path} is {_setting_text(self.mine)} {here} and {_setting_text(self.theirs)} {there}"
 
     def way(self) -> str:
-        """Return as text whether it may change, and how."""
+        """Return a text that says whether the setting may change, and how."""
         takes = self.key.takes if self.key is not None else "this release does not know it"
         takes = _STEPS if self._paces else _PROMISED if self._reveals else takes
         takes = _COORDINATOR if self._coordinates else takes
@@ -429,9 +429,9 @@ def named(federation: FederationSettings) -> bytes:
 def overlaid(held: HeldContract, file: FederationSettings) -> dict[str, Any]:
     """Return the contract that this file asks for while `held` is in force.
 
-    A setting that the file names has the file's value. One that it leaves out stays as it is, whatever the default of
-    a later release. One that it named before and no longer names gets the default, and so does one whose default
-    follows from a setting that was changed.
+    A setting that the file names has the file's value. A setting that it leaves out stays as it is, even if a later
+    release has another default. A setting that it named before and no longer names gets the default, and so does a
+    setting whose default follows from one that was changed.
     """
     now, before = json.loads(named(file)), json.loads(held.file)
     gossip, earlier = (each.setdefault("gossip", {}) for each in (now, before))

@@ -19,7 +19,7 @@ from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.problems import Path
 from fedpeer.config.settings import ChoiceField, MetricsField, Strict, TrackingField
 
-#: Mbit/s that a peer can send: at this bandwidth it is half-way from the slowest to the best score for bandwidth.
+#: Upload bandwidth, in Mbit/s, that scores half-way between the lowest and the best score for bandwidth.
 MUCH_BANDWIDTH = 100.0
 
 
@@ -203,7 +203,7 @@ class PeerFile(Strict):
 
     @property
     def outbound(self) -> bool:
-        """True if nobody can connect to this peer, by its own file."""
+        """True if this peer's file says that nobody can connect to it."""
         return self.listen == OUTBOUND
 
     def contradictions(self) -> list[tuple[Path, str]]:

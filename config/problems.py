@@ -49,7 +49,7 @@ class ConfigError(Exception):
         super().__init__(laid_out(self, WIDTH, LINES_MAX))
 
     def __reduce__(self) -> tuple[type[ConfigError], tuple[str, list[ConfigProblem], str]]:
-        """Return what makes the same error again, in another process."""
+        """Return the arguments that make the same error again, in another process."""
         return type(self), (self.subject, self.problems, self.consequence)
 
 

@@ -117,8 +117,7 @@ def _own_algorithm(choice: Choice) -> None:
 _PYTHON: dict[str, Callable[..., Any]] = {"python": _python_choice}
 #: The metrics of all kinds of tasks.
 _METRICS = {name: metric for metrics in ANSWER_METRICS.values() for name, metric in metrics.items()}
-#: What is chosen at each path, as text, and the functions to choose from; no algorithm is imported before it is looked
-#: up.
+#: The noun for the choice at each path, and the functions to choose from. Algorithms are imported when looked up.
 _REGISTRIES: Mapping[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
     ("network",): ("network", ChainMap(_PYTHON, {PRETRAINED: PretrainedNetwork}, NETWORKS)),
     ("learning", "algorithm"): ("algorithm", ChainMap(_PYTHON, cast(dict[str, Callable[..., Any]], ALGORITHMS))),
@@ -137,7 +136,7 @@ _REGISTRIES: Mapping[Path, tuple[str, Mapping[str, Callable[..., Any]]]] = {
 
 
 def registry(path: Path) -> tuple[str, Mapping[str, Callable[..., Any]]]:
-    """Return what is chosen at a path, as text, and the functions to choose from."""
+    """Return the noun for the choice at a path, and the functions to choose from."""
     return _REGISTRIES[path]
 
 
@@ -163,7 +162,7 @@ _CALLED: tuple[Path, ...] = (
     ("learning", "privacy"),
     ("gossip", "privacy"),
 )
-#: Settings of a partial model that are chosen as at these paths.
+#: Settings of a partial model, and the paths from whose registries they are chosen.
 _OF_SLICES: tuple[tuple[Path, Path], ...] = (
     (("gossip", "topology"), ("gossip", "topology")),
     (("gossip", "privacy"), ("gossip", "privacy")),
@@ -273,7 +272,7 @@ def _optimizer(choice: Choice) -> Iterator[ConfigProblem]:
 
 
 def _rate(*, lr: float) -> None:
-    """Have `lr` converted by its annotation."""
+    """Declare the type of `lr`, by which it is converted."""
 
 
 def _split(chain: tuple[Choice, ...] | None) -> Iterator[ConfigProblem]:

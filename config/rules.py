@@ -64,7 +64,7 @@ class Vocabulary:
         return key
 
     def put(self, key: str, value: str) -> str:
-        """Return what the user writes to set it."""
+        """Return the text that the user writes to set a key to a value."""
         return f"{self.name(key)}: {value}"
 
 
@@ -83,7 +83,7 @@ class Combination:
     """All settings of one federation or one simulation, together.
 
     methods       the algorithms to run
-    compared      whether these are given beside the federation, not in its `learning.algorithm`
+    compared      whether the methods are given beside the federation, not in its `learning.algorithm`
     engine        an engine of simulations, `PEERS`, or "" if it is not known
     several       whether there are several runs
     objects       which of "data", "network", "loss", "optimizer" and "metrics" came as Python objects, not by name
@@ -102,7 +102,7 @@ class Combination:
 
     @classmethod
     def of(cls, federation: FederationSettings, engine: str = "") -> Combination:
-        """Return a federation with its own algorithm."""
+        """Return the combination of a federation's settings, with its own algorithm."""
         return cls(federation=federation, methods=(federation.learning.algorithm,), engine=engine)
 
     @property
@@ -124,7 +124,7 @@ class Combination:
 
     @property
     def played_by(self) -> tuple[str, ...]:
-        """Engines whose rules hold."""
+        """The engines whose rules this combination has to keep."""
         spread = self.engine == "ray" and self.shards is None and self.several
         return (SPREAD, "vector") if spread else (self.engine,)
 
@@ -142,7 +142,7 @@ class Rule:
     says       the sentence, with the way out: {name[key]} is the name of a setting where the user writes it,
                {put[key=value]} what the user writes to set it; other braces are filled by `broken`
     broken     finds each case
-    engines    engines that it holds for; none: for all, and if no engine is known
+    engines    engines that it holds for; empty: all, and also if no engine is known
     """
 
     name: str
@@ -184,10 +184,10 @@ _Federation = TypeVar("_Federation", bound=FederationSettings)
 
 
 def used_by(method: Choice, federation: _Federation) -> _Federation:
-    """Return a federation with this algorithm alone, without the settings that it does not use.
+    """Return the federation with this algorithm alone, without the settings that the algorithm does not use.
 
-    A simulation compares algorithms of which only some use a setting, such as outer steps; by itself, each is to be a
-    federation that keeps all rules.
+    A simulation may compare algorithms that use different settings, such as outer steps. With any one of them alone,
+    the federation has to keep all rules.
     """
     alone = _with(federation, ("learning", "algorithm"), method)
     for rule in RULES:
@@ -198,7 +198,7 @@ def used_by(method: Choice, federation: _Federation) -> _Federation:
 
 
 def _with(settings: _Settings, path: Path, value: object = None) -> _Settings:
-    """Return settings with a value at this path; None: its default."""
+    """Return the settings with this value at this path; None: with the path's default."""
     key, rest = str(path[0]), path[1:]
     if not rest:
         return settings.model_copy(update={key: getattr(type(settings)(), key) if value is None else value})
@@ -269,7 +269,7 @@ _LATER = {
 
 
 def _written(gossip: GossipSettings, key: str) -> bool:
-    """Return whether the user chose a setting: those that were dumped and read again are all set, chosen or not."""
+    """Return whether the user chose a setting; in settings that were dumped, only values other than defaults count."""
     chosen = gossip.model_fields_set
     if getattr(gossip, key) != getattr(GossipSettings(), key):
         return True
@@ -280,7 +280,7 @@ def _written(gossip: GossipSettings, key: str) -> bool:
 
 
 def _topology(options: Combination) -> Iterator[_Broken]:
-    """Yield what is wrong with the topology: the ranges of its settings, and its fit to the number of peers.
+    """Yield the mistakes in the topology: in the ranges of its settings, and in its fit to the number of peers.
 
     A small graph is built for the ranges. The default topology is not checked: it adapts to few peers.
     """
@@ -297,7 +297,7 @@ def _topology(options: Combination) -> Iterator[_Broken]:
 
 
 def _unfit(choice: Choice, peers: Sequence[str] | None) -> list[str]:
-    """Return what is wrong with a topology among these peers; None: they are not known."""
+    """Return the mistakes in a topology among these peers; None: the peers are not known."""
     settings = bind_settings(choice, GRAPHS[choice.name])
     found = [] if peers is None else topology_problems(choice.name, settings, peers)
     if not found and "edges" not in settings:
@@ -309,7 +309,7 @@ def _unfit(choice: Choice, peers: Sequence[str] | None) -> list[str]:
 
 
 def _slices(options: Combination) -> Iterator[tuple[str, SliceGossipSettings]]:
-    """Yield each partial model that says how it is averaged, with what it says."""
+    """Yield each partial model that has averaging settings of its own, with these settings."""
     for name, model in options.federation.partial_models.items():
         if model.gossip is not None:
             yield name, model.gossip
@@ -341,7 +341,7 @@ def _eager(options: Combination, own: SliceGossipSettings) -> bool:
 
 
 def _needs_rounds(own: SliceGossipSettings) -> bool:
-    """Return whether a slice says something that has a meaning in rounds only."""
+    """Return whether a slice has a setting that has a meaning in rounds only."""
     rounds = own.every, own.exchanges, own.tolerance, own.max_exchanges, own.deadline
     return any(each is not None for each in rounds)
 
@@ -372,7 +372,7 @@ def _drawn_anew(options: Combination, own: SliceGossipSettings) -> bool:
 
 
 def _in_one_exchange(options: Combination, own: SliceGossipSettings) -> bool:
-    """Return whether a slice averages by drift in fewer exchanges than it takes."""
+    """Return whether a slice averages by drift with fewer exchanges than that needs."""
     if _drift(options, own) is None:
         return False
     gossip = options.gossip if own.exchanges is None and own.tolerance is None else own
@@ -410,10 +410,10 @@ def _everywhere(
     """Yield the case of a rule about how groups are averaged, for the federation and for each slice that breaks it.
 
     Args:
-        names: settings of a slice, one of which it has to name so that the mistake is its own.
-        condition: breaks the rule for a slice that names these settings of its own.
+        names: settings of a slice; the mistake is the slice's own only if it has one of them.
+        condition: whether a slice with these settings of its own breaks the rule.
     """
-    if condition(SliceGossipSettings()):  # names nothing, and is averaged as the federation says
+    if condition(SliceGossipSettings()):  # a slice without settings of its own: averaged as the federation says
         yield {}
     yield from _of_slices(options, lambda own: any(getattr(own, name) is not None for name in names) and condition(own))
 
@@ -442,7 +442,7 @@ def _noise_in_a_sum(options: Combination, condition: object, **facts: object) ->
 
 
 def _models(options: Combination) -> Iterator[_Broken]:
-    """Yield what is wrong with the models as they are, and with everybody as members of those that are automatic."""
+    """Yield the mistakes in the models as they are, and with all peers as members of the automatic ones."""
     federation = everybodys = options.federation
     for name in federation.automatic:
         everybodys = everybodys.decided(name, "all")
@@ -451,7 +451,7 @@ def _models(options: Combination) -> Iterator[_Broken]:
 
 
 def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
-    """Return what is wrong with the models and their members, and for a `plain_network` with their neurons."""
+    """Return the mistakes in the models and their members, and for a `plain_network` in their neurons."""
     models, peers = federation.models(), federation.simulation.peers
     found = [(each.place, each.message) for each in model_mistakes(models, None if peers is None else peer_ids(peers))]
     if found or federation.learning.changes_network:
@@ -490,7 +490,7 @@ def _sought(options: Combination) -> tuple[str, ...]:
 
 
 def _members(options: Combination, condition: Callable[[str], object]) -> list[_Broken]:
-    """Return the cases of a rule that is broken if members are to be found and the condition holds for their model."""
+    """Return a case for each model whose members are to be found and for which the condition holds."""
     return [{"path": ("partial_models", name, "members")} for name in _sought(options) if condition(name)]
 
 
@@ -512,14 +512,14 @@ def _seeking_apart(options: Combination) -> Iterator[_Broken]:
     try:
         found = [clustering_settings_of(options.federation, name) for name in names]
     except (AssignmentError, ChoiceError):
-        return  # another rule says so
+        return  # another rule reports it
     for name, each in zip(names, found, strict=True):
         if (each.after, each.kept_back) != (found[0].after, found[0].kept_back):
             yield {"path": ("partial_models", name, "members"), "other": names[0]}
 
 
 def _unknown_owners(options: Combination) -> Iterator[_Broken]:
-    """Yield the case of a network whose name is neither a peer's nor that of a partial model with listed members."""
+    """Yield the case of a network that is named neither after a peer nor after a partial model with listed members."""
     federation, count = options.federation, options.federation.simulation.peers
     for name in federation.simulation.networks:
         model = federation.partial_models.get(name)
@@ -614,7 +614,7 @@ def _averages_slices(options: Combination) -> bool:
 
 
 def _noisy(options: Combination, own: SliceGossipSettings | None = None) -> bool:
-    """Return whether averaging, or that of a slice, starts with a noise phase."""
+    """Return whether averaging starts with a noise phase, in the federation or in this slice."""
     privacy = options.gossip.privacy if own is None or own.privacy is None else own.privacy
     return privacy.name != "none"
 

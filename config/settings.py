@@ -1,6 +1,6 @@
 """The settings of `federation.yaml` as types, with ranges, defaults, and the digest that two peers compare.
 
-Here are the limits of single settings. Those of several settings together are in `rules.py`; `Federation`
+Here are the limits of single settings. The limits of several settings together are in `rules.py`; `Federation`
 (`federation.py`) checks both. A setting that is a choice (`k-regular:4`) is kept as a `Choice`; the owner of the
 registry binds it to a function.
 
@@ -99,7 +99,7 @@ WEIGHT_MAX = 1e6
 
 
 def _class_weights(found: object) -> object:
-    """Read `ham=1,spam=5` as a mapping, and take numbers for the names of classes: YAML reads 0: 1.0 as such."""
+    """Read `ham=1,spam=5` as a mapping, and accept numbers as class names: YAML reads the key of `0: 1.0` as one."""
     if isinstance(found, str) and found not in ("none", "balanced"):
         pairs = [each.rpartition("=") for each in found.split(",")]
         try:
@@ -437,7 +437,7 @@ class GossipSettings(Strict):
 
     @model_validator(mode="after")
     def _bounded(self) -> Self:
-        """Bound the exchanges if the user chose nothing that they follow from, or that needs them all.
+        """Bound the exchanges unless the user chose a setting that determines their number or that needs them all.
 
         The bound is a default: it is not among the settings that the user named (`model_fields_set`).
         """
@@ -492,9 +492,9 @@ class SimulationSettings(Strict):
     )
 
 
-#: Kinds of files that are tables of the user's own.
+#: Kinds of files that hold a user's own table.
 TABLES = ("csv", "parquet")
-#: What is learned with from a table, where nothing else is chosen (`python -m benchmarks.tables`).
+#: The network that learns from a table unless another is chosen (`python -m benchmarks.tables`).
 TABLE_NETWORK = Choice("mlp", None, {"hidden": "64+32", "activation": "relu"})
 TABLE_LEARNING: Mapping[str, Any] = {
     "optimizer": Choice("adam", None, {"lr": "0.003"}),
@@ -518,7 +518,7 @@ class FederationSettings(Strict):
 
     @model_validator(mode="after")
     def _suited(self) -> Self:
-        """Fill in what suits a user's own table, where the user chose nothing else.
+        """Fill in defaults that suit a user's own table, where the user chose nothing.
 
         The papers' defaults suit the papers' tasks: sigmoid units, one example a step. These are defaults, too: they
         are not among the settings that the user named (`model_fields_set`).

@@ -2,8 +2,9 @@
 
 Each of sixteen peers has the text of one role in Shakespeare's histories or tragedies. All have the same model of
 characters, which was trained on the comedies and is frozen (`pretraining.py`), and train adapters of rank 8 beside all
-of its layers. Compared are the model as it is, adapters of one's own, one common adapter, and two ways to share them in
-part: the first factors by all, the second ones by genre or by nobody. The claims were written down before any run.
+of its layers. The experiment compares the model as it is, adapters of each peer's own, one common adapter, and two ways
+to share adapters in part: the first factors by all, the second ones by genre or by nobody. The claims were written down
+before any run.
 """
 
 from __future__ import annotations

@@ -100,7 +100,7 @@ def _failed(pages: Sequence[Page]) -> list[str]:
 
 
 def _claims(data: Page, *, noise: bool) -> dict[str, list[str]]:
-    """Return the claims of a page that did not hold: what is claimed -> the places where it is, such as "level 60".
+    """Return the claims of a page that did not hold: claim -> the places where it is made, such as "level 60".
 
     Args:
         noise: those that the numbers favour within noise, instead of the others.
@@ -194,12 +194,12 @@ def _summary(pages: Sequence[Page]) -> str:
 
 
 def _counted(pages: Sequence[Page]) -> list[Page]:
-    """Return the pages whose claims are counted: quick ones only if there are no others, equal numbers once."""
+    """Return the pages whose claims are counted: quick pages only if there are no others, and equal numbers once."""
     return [data for data in _once(pages) if not _quick(data)] or _once(pages)
 
 
 def _counted_apart(pages: Sequence[Page]) -> list[Page]:
-    """Return the quick pages if there are others, equal numbers once."""
+    """Return the quick pages if there are other pages; of pages with equal numbers, only one."""
     return [] if all(map(_quick, pages)) else list(filter(_quick, _once(pages)))
 
 

@@ -5,8 +5,8 @@ favoured by means (`above`, `near`, `in_order`, `reaches`, `part_of`, `keeps`), 
 runs (`highest`, `lowest`, `leads`, `falls`, `part_to_come_so_far`), as their pages print them. Both have a two-sided
 test of the mean; `verdicts.py` judges by it, and corrects it for all claims of a page. A claim about the best, worst,
 first or last cell gets all other cells that the word refers to, and its p-value is the largest of all comparisons; if
-the best of k cells counts, it is multiplied by k, for the choice. One that two numbers agree tells within how many
-points, has both sides tested, and so holds if the whole interval is within them.
+the best of k cells counts, it is multiplied by k, for the choice. A claim that two numbers agree names within how many
+points; both sides are tested, so it holds if the whole interval is within these points.
 
 All differences are in the unit in which a table shows the column, which is points for scores; brackets have the 95 %
 interval of the mean, unless all runs agree. `more` says whether a larger value is better. A claim about a cell or
@@ -39,7 +39,7 @@ def with_test(held: bool, words: str, margins: Sequence[_Floats], choices: int =
         held: whether the numbers favour the claim.
         words: by how much.
         margins: for each comparison, by how much it is in favour of the claim, one number per run.
-        choices: number of cells of which the best was chosen.
+        choices: number of cells from which the best was chosen.
     """
     tests = [MeanTest.of(margin_S) for margin_S in margins]
     p = min(1.0, choices * max(test.p_above for test in tests))
@@ -60,7 +60,7 @@ def reaches(text: str, label: str, column: str, value: float, *, more: bool = Tr
 def above(
     text: str, label: str, others: Sequence[str], column: str, *, by: float = 0.0, more: bool = True
 ) -> PaperClaim:
-    """Claim that the cell is above (`more`) or below each other by more than `by` points; negative: a margin."""
+    """Claim that the cell is above (`more`) or below each other cell by more than `by` points; negative: a margin."""
 
     def check(results: Results) -> ClaimVerdict:
         sign = 1 if more else -1
@@ -103,8 +103,8 @@ def part_to_come_so_far(
 ) -> PaperClaim:
     """Claim that the median cost of reaching a goal is at most (`less`: below) the fraction `most` of the other's.
 
-    A cell without the number missed the goal in some run: infinite cost. If the other cell missed it, nothing tells in
-    how many runs, so the claim is favoured, but cannot be tested.
+    A cell without the number missed the goal in some run, so its cost is infinite. If the other cell missed it, it is
+    unknown in how many runs; then the claim is favoured, but cannot be tested.
     """
 
     def check(results: Results) -> ClaimVerdict:
@@ -144,7 +144,7 @@ def highest(
 
     Args:
         text: the claim, as a sentence.
-        labels: the cells of which the best counts.
+        labels: the cells, whose best one counts.
         others: the cells that it must exceed.
         column: the compared number, a key of `COLUMNS`.
         apart: whether the bars, from 40 % to 60 % of the runs, must not touch.
@@ -209,7 +209,7 @@ def falls(
 ) -> PaperClaim:
     """Claim that the median falls from one cell to another by more than `least` and less than `most` points.
 
-    If `part`, both are percent of where it falls from.
+    If `part`, both limits are in percent of the first cell's median.
     """
 
     def check(results: Results) -> ClaimVerdict:
@@ -296,7 +296,7 @@ def _differences(results: Results, label: str, other: str, column: str, *, part:
 
 
 def _part(one: float, whole: float, name: str) -> float:
-    """Return one number as a part of another one, that of the cell of this name."""
+    """Return one number as a fraction of another one, which is that of the cell of this name."""
     if not whole:
         raise _MissingError(f"{name} has nothing to compare with")
     return one / whole
@@ -319,7 +319,7 @@ def _signed(difference_S: _Floats, column: str) -> str:
 
 
 def _points(difference: float, by_run_S: _Floats, unit: str, *, digits: int = 1) -> str:
-    """Return a difference, and the interval of its mean run by run, after that mean if it is another number."""
+    """Return a difference, and the interval of the mean over runs, preceded by that mean if it is another number."""
     shown, test = f"{difference + 0.0:+.{digits}f}", MeanTest.of(by_run_S)  # -0.0 + 0.0 is 0.0
     words, mean = f"{shown} {unit}".rstrip(), f"{test.mean + 0.0:+.{digits}f}"
     if test.p is None:

@@ -51,7 +51,7 @@ class Column:
 
     @property
     def has_best(self) -> bool:
-        """True if it is a score of the last round, beside which a page can show that of the best one."""
+        """True if it is a score of the last round; a page can show the best round's beside it."""
         return self.metric in METRICS and not self.late
 
     def best(self, cell: Measured) -> tuple[float, float | None] | None:

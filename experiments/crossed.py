@@ -1,9 +1,10 @@
-"""Beyond the papers: two hierarchies that cross, how sites see and what they call it.
+"""Beyond the papers: two hierarchies that cross, how sites see images and what they call them.
 
 Sixteen peers have each pair of one of four views (images turned by quarters) and one of four codes of the labels. The
 first layer of a network depends on the view, the last one on the code, the middle on neither: so the first layer can be
-a slice by view, the last one by code, and the middle common to all. That is no tree, since each peer is in one group of
-each. What layers are shared by whom, and the learning rate, are chosen for each method on training examples kept back.
+a slice by view, the last one by code, and the middle common to all. These groups are no tree, since each peer is in one
+group of each kind. The shared layers, the peers that share them, and the learning rate are chosen for each method on
+training examples kept back.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ class _Images:
     views      the modifier of the split that makes the views
     test       number of test images, seen by each peer in its own way
     amounts    numbers of training images per peer
-    few        those of them that sizes below the largest have
+    few        those of the amounts that sizes below the largest use
     """
 
     dataset: str
@@ -83,11 +84,12 @@ def _models(
 
 
 def _found_models(after: int, *, seldom: bool = False, middle_by_code: bool = False) -> dict[str, Any]:
-    """Return partial models whose members are found after so many rounds.
+    """Return partial models whose members are found after this many rounds.
 
     Args:
         seldom: whether all but views are averaged in every fifth round.
-        middle_by_code: whether the middle layer goes with the last one; its biases stay common, by which peers meet.
+        middle_by_code: whether the middle layer goes with the last one; its biases stay common, so that all peers are
+            in one group.
     """
     rhythm = {"gossip": {"every": 5}} if seldom else {}
     common = {"parameters": [f"{_MIDDLE}.bias"]} if middle_by_code else {"modules": [_MIDDLE]}
@@ -99,7 +101,7 @@ def _found_models(after: int, *, seldom: bool = False, middle_by_code: bool = Fa
     }
 
 
-#: Method -> its layouts: an algorithm, and which layers are shared by whom.
+#: Method -> its layouts: an algorithm, and which peers share which layers.
 _METHODS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any] | None]]] = {
     _CROSSED: {
         "first by view, middle common, last by code": (

@@ -1,8 +1,8 @@
 """Beyond the papers: the methods that people compare with, without a server and with one, on the same data and steps.
 
-Every method takes the same number of local steps, with the same batches. Where the method averages after each step
-(D-PSGD, SGP, CHOCO-SGD), a round is one step, and there are so many more rounds; so bytes are of the whole run. Peers
-without a server exchange once after a round.
+Every method takes the same number of local steps, with the same batches. For methods that average after each step
+(D-PSGD, SGP, CHOCO-SGD), a round is one step, and there are more rounds in proportion; so bytes are those of the whole
+run. Peers without a server exchange once after a round.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Method:
     models: Mapping[str, Any] | None = None
 
 
-#: What all peers have, and beside it a slice of the groups that the peers find, a third of the dense layer.
+#: A slice that all peers share, and a slice for the groups that the peers find, a third of the dense layer.
 _GROUPS: Mapping[str, Any] = {
     "everyone": {"neurons": {"input": "all", "conv1": "all", "conv2": "all", "hidden1": 25, "output": "all"}},
     "similar": {"depends_on": ["everyone"], "neurons": {"hidden1": 15}, "members": "alike,after=5"},

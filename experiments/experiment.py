@@ -127,7 +127,7 @@ class Cell:
     label       its name
     variants    requests by name, all with the same seeds; without a search the first is taken
     judged      metric by which a variant is chosen: one of `runs.scores.METRICS`, or one of the request's further
-                metrics, of which more must be better
+                metrics, if more of it is better
     folds       number of parts in which a search cuts each peer's training examples, each held out in turn (k-fold
                 cross-validation); 1: it holds out `SEARCH_VALIDATION` of them once
     found       the variant that an earlier search found, to be taken without a search; "": the first

@@ -1,7 +1,7 @@
 """Figures of the papers: a cell for each averaging scheme and setting, drawn as the median of some runs.
 
-A scheme says what is averaged with whom, a setting is a value on the figure's axis (or the name of a line), and a
-`FigureWorld` is everything else. Cells that differ only in the round at which they are read share one run.
+A scheme defines which peers average which parameters, a setting is a value on the figure's axis (or the name of a
+line), and a `FigureWorld` is everything else. Cells that differ only in the round at which they are read share one run.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _OF_DATA = ("dataset", "split", "normalise")
 
 @dataclass(frozen=True)
 class Scheme:
-    """An averaging scheme: what is averaged with whom.
+    """An averaging scheme: which peers average which parameters.
 
     name               its name in the figure
     method             an algorithm

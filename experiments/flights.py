@@ -1,9 +1,9 @@
 """Beyond the papers: a real federation, the airlines at New York's airports, that tells whether a flight will be late.
 
-Each of 33 peers is an airline at an airport (`data/flights.py`). Their tasks are related, and not the same: two
-hierarchies cross, airlines and airports. Compared are learning alone, one model for all, one model that is told airline
-and airport, half of the network common, models by airline and by airport over a common one, and common weights with
-biases of each peer's own. The claims come from a prototype by hand, and were written down before any run.
+Each of 33 peers is an airline at an airport (`data/flights.py`). Their tasks are related, but not the same: two
+hierarchies cross, airlines and airports. The experiment compares learning alone, one model for all, one model that is
+told airline and airport, half of the network common, models by airline and by airport over a common one, and common
+weights with biases of each peer's own. The claims come from a prototype by hand, and were written down before any run.
 """
 
 from __future__ import annotations

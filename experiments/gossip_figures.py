@@ -21,7 +21,7 @@ from fedpeer.experiments.mnist_figures import SEVEN
 from fedpeer.experiments.results import PaperClaim
 from fedpeer.experiments.schemes import LOCAL, PM, level, mnist_scheme
 
-#: Stands on the page in place of a paper.
+#: Text on the page in place of a paper.
 _NOBODY = "no paper has this figure; tasks and networks as in Bouchra Pilet, Frey, Taiani, IDA 2021"
 _PUSH_SUM: dict[str, Any] = {"protocol": "push-sum", "tolerance": None}
 #: Settings of an average that takes one exchange or none.
@@ -37,7 +37,7 @@ def _after(line: str, exchanges: int) -> str:
 
 
 def _near(text: str, line: str, exchanges: int, within: float) -> PaperClaim:
-    """Claim that a line is within so many points of the exact mean, on either side."""
+    """Claim that a line is within this many points of the exact mean, on either side."""
     return falls(text, _after(_EXACT, exchanges), _after(line, exchanges), PM, least=-within, most=within)
 
 

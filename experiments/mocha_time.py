@@ -50,7 +50,7 @@ def _sooner(name: str, other: str, network: str, left: int) -> PaperClaim:
 
 
 def _by_3g(name: str, left: int, *, least: float = 0.0, most: float = math.inf) -> PaperClaim:
-    """Claim by how much, at least or at most, 3G lengthens a method's time by Wi-Fi, by the medians of its runs."""
+    """Claim by how much, at least or at most, 3G lengthens a method's time against Wi-Fi, by medians of its runs."""
     bound = f"at least {least:g} times" if math.isinf(most) else f"at most {most:g} times"
     label = _at(name, left)
 

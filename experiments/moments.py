@@ -44,8 +44,8 @@ def _by_seed(rows: Sequence[_Row]) -> list[list[_Row]]:
 def at_second(rows: Sequence[_Row], second: float) -> list[_Row]:
     """Return one row per seed with each peer's last score up to a second of virtual time.
 
-    Bytes and messages are those of the rounds that all peers had finished. The row counts as round 1, so that seeds
-    compare whatever their rounds were.
+    Bytes and messages are those of the rounds that all peers had finished. The row counts as round 1, so that seeds can
+    be compared although their rounds differ.
 
     Args:
         rows: rows of one method; every peer has finished an evaluated round by then.

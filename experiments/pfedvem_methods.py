@@ -1,4 +1,4 @@
-"""The methods of pFedVEM's table with their candidates, equally many for each, and what an earlier search found.
+"""The methods of pFedVEM's table with their candidates, equally many for each, and the results of an earlier search.
 
 The paper publishes the ranges of its search, but not the values it chose; ours are within the ranges, except for
 momentum, which the published program has, for the server's steps, and for pFedBayes.

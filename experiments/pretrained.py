@@ -2,8 +2,8 @@
 
 Each of eight peers has speeches of the four leading roles of one play, and learns who says each (the data set
 `speeches`). All have all-MiniLM-L6-v2, frozen, and train adapters of rank 8 beside its queries and values, and a
-classifier. A class is another person in each play, so classifiers cannot be shared; how speeches tell persons apart may
-be. The claims were written down before any run.
+classifier. A class is another person in each play, so classifiers cannot be shared, but features that tell persons
+apart may be. The claims were written down before any run.
 """
 
 from __future__ import annotations

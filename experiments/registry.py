@@ -58,7 +58,7 @@ def experiment(name: str) -> Experiment:
     """Return the experiment of that name.
 
     Raises:
-        ChoiceError: there is none.
+        ChoiceError: there is no such experiment.
     """
     if name not in EXPERIMENTS:
         raise ChoiceError(f'there is no experiment "{name}"; {nearest_name(name, list(EXPERIMENTS))}')

@@ -16,7 +16,7 @@ import numpy as np
 from fedpeer.runs.scores import METRICS, validated
 from fedpeer.runs.summary import summarise
 
-#: Statistic of every run with accuracies: that of the tenth of the peers with the least.
+#: Statistic of every run with accuracies: the accuracy of the tenth of the peers with the lowest.
 WORST = "worst tenth"
 #: Metrics of the server's model.
 _SERVERS = ("GM", "S")
@@ -41,7 +41,7 @@ class Measured:
     statistics   name -> mean over the peers that have it (it is not 0) in the last round, for each seed, as given by
                  the algorithm or engine; "disagreement": the largest distance of peers from the mean of a group;
                  "loss", "loss by examples": mean test loss, see `_losses`; "worst tenth": accuracy of the tenth of the
-                 peers that have the least; "auc" and the like: further metrics of the last models, if any were wanted
+                 peers with the lowest; "auc" and the like: further metrics of the last models, if any were wanted
     """
 
     label: str
@@ -130,7 +130,7 @@ class PaperClaim:
     text     the statement, as a sentence
     check    results -> verdict
     needs    labels of the cells that it needs
-    about    labels of further cells, of which it compares those that were run
+    about    labels of further cells; it compares those that were run
     printed  whether it is about the paper's exact numbers, and so is checked at the paper's own size only
     """
 
@@ -195,7 +195,7 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
 def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
     """Return the mean test loss over peers and over test examples, one number per seed.
 
-    It is that of the last round; of the round whose mean loss is least on examples kept back, if there are any.
+    It is the loss in the round whose mean loss is least on examples kept back, or in the last round if there are none.
     """
     alike, pooled = [], []
     for seed in sorted({row["seed"] for row in rows}):
@@ -210,7 +210,7 @@ def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
 
 
 def _worst_tenth(accuracy_P: Sequence[float | None]) -> float:
-    """Return the mean accuracy of the tenth of the peers with the least, rounded up to whole peers."""
+    """Return the mean accuracy of the tenth of the peers with the lowest; the tenth is rounded up to whole peers."""
     worst_first = sorted(0.0 if each is None or not math.isfinite(each) else each for each in accuracy_P)
     return float(np.mean(worst_first[: math.ceil(len(worst_first) / 10)]))
 

@@ -167,8 +167,8 @@ def found(options: ExperimentOptions) -> Results:
 def refresh(experiment: Experiment, root: Path, sizes: Sequence[SizeName]) -> None:
     """Rewrite the pages of an experiment that summarizes others; do nothing for any other experiment.
 
-    The pages are those of the largest size at which any of the others was run, and of sizes that have a page already.
-    `sizes` are in ascending order.
+    The pages are those of the largest size at which any summarized experiment was run, and of sizes that have a page
+    already. `sizes` are in ascending order.
     """
     pages = {size: _pages(root, experiment.reads, size) for size in sizes}
     largest = [size for size in sizes if pages[size]][-1:]

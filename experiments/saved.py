@@ -1,7 +1,7 @@
 """Pages written earlier (`fedpeer experiment report --to DIR`), read again from their numbers.
 
-So pages of several days or machines can be put on one page. Today's claims are checked on their numbers; where settings
-are searched today that were not tried then, the page says so.
+So pages of several days or machines can be put on one page. Today's claims are checked on their numbers; if today's
+experiment searches settings that were not tried then, the page says so.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ PAPER = (
     "Bouchra Pilet, Frey, Taiani, Simple, Efficient and Convenient Decentralized Multi-Task Learning for Neural "
     "Networks, IDA 2021"
 )
-#: Settings that it leaves open: `learning.loss` and `learning.start`.
+#: Settings that the paper leaves open: `learning.loss` and `learning.start`.
 OPEN = ("loss", "start")
 #: Neurons of the second hidden layer in the global model -> neurons of the first.
 FIRST = {0: 0, 15: 50, 30: 100, 60: 200, 80: 250, 100: 300}

@@ -35,7 +35,7 @@ _NUMBERS = (100, 400, 1600)
 
 @dataclass(frozen=True, kw_only=True)
 class DividedNetwork:
-    """A network whose neurons are divided, and the levels at which they are.
+    """A network with divided neurons, and the levels of the division.
 
     name      what it is called in a claim
     network   the network, as users write it
@@ -54,7 +54,7 @@ class DividedNetwork:
 
     @property
     def schemes(self) -> tuple[Scheme, ...]:
-        """Averaging by level, and of all but the output layer."""
+        """The schemes: averaging by level, and averaging all but the output layer."""
         return (
             self._scheme("0", "local"),
             *(self._scheme(str(level), "partial-averaging", {**self._ends(level), "output": "all"})
@@ -65,7 +65,7 @@ class DividedNetwork:
 
     @property
     def claims(self) -> list[PaperClaim]:
-        """What is claimed for each number of examples."""
+        """The claims for each number of examples."""
         most = self.partial[-1]
         return [
             *(best_is_partial(EXAMPLES, number, self.partial, self.whole) for number in _NUMBERS),

@@ -11,7 +11,7 @@ from scipy import stats
 
 #: Level of all tests, and of the intervals beside them.
 ALPHA = 0.05
-#: Fewest runs of which a page prints p.
+#: Fewest runs for which a page prints p.
 PRINTED_FROM = 10
 #: Spread that rounding may cause, relative to the mean.
 _ROUNDING = 1e-9
@@ -24,10 +24,11 @@ class MeanTest:
     mean        their mean
     low, high   its 95 % interval; infinite for a single run, the mean where all runs agree
     p           two-sided p-value of "the mean is 0"; None for a single run
-    runs        how many they are
+    runs        number of runs
 
     Scores are counts of right answers, so a few runs may agree by chance, and then there is no spread for Student's
-    test to compare with. What is left is that all are on one side of 0, as by chance 2 in 2^runs are: the sign test.
+    test to compare with. Then the sign test is used: that all of them are on one side of 0 happens by chance in 2 of
+    2^runs cases.
     """
 
     mean: float
@@ -55,7 +56,7 @@ class MeanTest:
 
 
 def holm(p_K: Sequence[float]) -> list[float]:
-    """Return the p-values corrected for how many they are.
+    """Return the p-values corrected for their number.
 
     The k-th smallest of K is multiplied by K - k + 1, and none becomes smaller than one before it.
 

@@ -92,7 +92,7 @@ def _fewer(seeds: int, results: Results) -> str:
 
 
 def _outdated(data: Mapping[str, Any]) -> str:
-    """Return sentences about what an earlier version of the experiment searched otherwise."""
+    """Return sentences about searches that an earlier version of the experiment made differently."""
     labels, sentences = data.get("outdated", ()), []
     if labels:
         sentences.append(f"Searched over other settings than are tried today, to be run again: {'; '.join(labels)}.")

@@ -11,10 +11,10 @@ from fedpeer.networks.mlp import MLP
 
 
 class ToldNetwork(nn.Module):
-    """A perceptron that has 0 and 1 beside each input, which tell what it is used for.
+    """A perceptron with marks, 0 or 1, beside each input, which tell its peer's view and code.
 
     sizes   layer sizes, from the inputs without these marks to the outputs
-    marks   what is beside each input; it is not trained
+    marks   the marks beside each input; they are not trained
     """
 
     mark_E: Tensor

@@ -2,8 +2,8 @@
 
 A claim holds if the numbers favour it beyond noise: its two-sided test, paired over the runs, is significant at 5 %
 after Holm's correction for all tests of the page. A single run cannot be told from noise, so it is not judged. Numbers
-of bytes are counted, not estimated, and so have no test; nor has whether a goal was reached in all runs: who reached it
-where another did not is favoured within noise.
+of bytes are counted, not estimated, and so have no test; nor has a claim that a goal was reached in all runs: a method
+that reached it where another did not is favoured within noise.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ def judged(
     """Return each claim with its verdict on these results.
 
     Claims about cells that this size lacks are left out, and at sizes other than full also those about printed numbers.
-    A claim about an `outdated` cell is not judged, nor one that compares an `unsearched` one with another that was
-    searched.
+    A claim about an `outdated` cell is not judged, and neither is a claim that compares an `unsearched` cell with a
+    searched one.
 
     Returns:
         For each claim "text" and "words"; "held", None if it is not judged; "noise", whether the numbers favour it
@@ -53,7 +53,7 @@ def _tested(p: float | None) -> TypeGuard[float]:
 
 
 def outdated(cells: Sequence[Cell], results: Results) -> list[str]:
-    """Return the labels of results whose settings were searched among others than the cells have today."""
+    """Return the labels of results whose search had other variants than the cells have today."""
     names = {cell.label: set(cell.variants) for cell in cells}
     return [
         label
@@ -63,7 +63,7 @@ def outdated(cells: Sequence[Cell], results: Results) -> list[str]:
 
 
 def unsearched(cells: Sequence[Cell], results: Results) -> list[str]:
-    """Return the labels of results that took the first of several settings, although others' were searched."""
+    """Return the labels of results that took the first of several settings, although other cells' were searched."""
     several = {cell.label for cell in cells if len(cell.variants) > 1}
     untried = [label for label, measured in results.items() if label in several and not measured.tried]
     return untried if any(measured.tried for measured in results.values()) else []

@@ -89,8 +89,8 @@ _VIRTUAL = ("virtual,sigma=0.01,beta=0.00001", "virtual,sigma=0.01,beta=0.001")
 #: Variants of each method that the smaller sizes try.
 _FEW_VARIANTS = 2
 #: Method -> its variants, without the rate. The published grid of server steps eta, with a damping of 1 - eta, takes
-#: the deltas of a round to the power 0.16 or 0.24; of ten clients that is 1.6 or 2.4 times the mean, and the servers of
-#: the other two take such steps, too. The default is the mean itself, a power of 1 / A.
+#: the deltas of a round to the power 0.16 or 0.24; with ten clients that is 1.6 or 2.4 times the mean, and the servers
+#: of the other two take such steps, too. The default is the mean itself, a power of 1 / A.
 _METHODS: Mapping[str, Sequence[str]] = {
     "FedAvg": ("fedavg", *(f"fedavgm,server_lr={step},momentum=0" for step in ("1.6", "2.4", "0.6"))),
     "FedProx": (

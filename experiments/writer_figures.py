@@ -1,8 +1,8 @@
 """Figures 8 to 16 of the partial averaging paper: handwriting, each peer a writer (section V.2).
 
-They are the paper's if LEAF's FEMNIST is on this machine. Otherwise the peers are writers of MNIST's digits (QMNIST
-names the writer of each), who have at most 130 digits: the three variants are then one task, with the sizes of variant
-D, but 95 digits to train on instead of 100.
+The figures are the paper's if LEAF's FEMNIST is on this machine. Otherwise the peers are writers of MNIST's digits
+(QMNIST names the writer of each), who have at most 130 digits: the three variants are then one task, with the sizes of
+variant D, but 95 digits to train on instead of 100.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Adapters in PEFT's format: a folder with adapter_config.json and adapter_model.safetensors.
 
-`PeftModel.from_pretrained` loads what is written here, and what it has saved is read here. Layers that are trained
-beside the adapters, such as a classifier, are the format's `modules_to_save`.
+`PeftModel.from_pretrained` loads the folders that are written here, and folders that PEFT saved are read here. Layers
+that are trained beside the adapters, such as a classifier, are the format's `modules_to_save`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from fedpeer.runs.disk import replacing, write_json
 
 SETTINGS, TENSORS = "adapter_config.json", "adapter_model.safetensors"
 _PREFIX = "base_model.model."
-#: The two factors of a layer's adapter: of an embedding they are parameters, of other layers weights of modules.
+#: The two factors of a layer's adapter: parameters for an embedding, weights of modules for other layers.
 _FACTORS = ("lora_A.weight", "lora_B.weight")
 _EMBEDDED = ("lora_embedding_A", "lora_embedding_B")
 #: Settings of the format that change what an adapter computes, and the values that are supported.
@@ -45,7 +45,8 @@ class AdapterFile:
     layers    names of the layers that have adapters
     rank      rank of each adapter
     scale     factor of each adapter
-    tensors   by name in the model with its adapters: `LAYER.lora_A.weight`, and layers that were trained whole
+    tensors   by name in the model with its adapters: `LAYER.lora_A.weight`, and tensors of layers that were trained
+              whole
     """
 
     layers: tuple[str, ...]
@@ -66,11 +67,11 @@ def write_adapter(model: nn.Module, folder: Path, *, base: str, task: str | None
     """Write the adapters of a model, and the layers that were trained beside them.
 
     Args:
-        model: the model itself, whose names the format has.
+        model: the model itself: the format uses its names.
         folder: the folder to write into.
         base: where the model without adapters is.
-        task: the format's name of the task, such as SEQ_CLS; None: none of those that it knows.
-        turned: whether the weights of the layers are transposed there.
+        task: the format's name of the task, such as SEQ_CLS; None: the format has no name for it.
+        turned: whether the weights of the layers are transposed in the format.
 
     Raises:
         NetworkError: there are no adapters, they differ in rank, or other parameters than whole layers were trained.
@@ -188,7 +189,7 @@ def read_adapter(folder: Path) -> AdapterFile:
 
 
 def _named_here(held: Mapping[str, Tensor], folder: Path) -> Iterator[tuple[str, Tensor]]:
-    """Yield tensors of the format by their names in a model with adapters."""
+    """Yield the tensors of the format with their names in a model with adapters."""
     for name, value in held.items():
         plain = name.removeprefix(_PREFIX)
         if plain == name:

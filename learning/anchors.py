@@ -18,12 +18,12 @@ from fedpeer.data.own.text import tokenizer_files
 from fedpeer.learning.model_folder import folder_digest
 from fedpeer.runs.trackers.registry import TRACKERS
 
-#: The settings of a user's own data that say where files lie.
+#: The settings of a user's own data that are paths of files.
 _LOCATED = {"path", "tokenizer"}
 
 
 def located(path: str | Path, folder: Path) -> Path:
-    """Return the absolute path of what a person wrote: from this folder, or from a home, `~/data/ward3.csv`."""
+    """Return a path that a person wrote as absolute: relative to this folder, or to a home, as `~/data/ward3.csv`."""
     return (folder / os.path.expanduser(path)).resolve()
 
 
@@ -66,7 +66,7 @@ def anchored_federation(
 ) -> Federation:
     """Return the federation with absolute paths of its simulation's data, and of the models that it begins with.
 
-    With these are their digests.
+    The digests of these models are filled in, too.
 
     Args:
         folder: the folder of the settings' file.
@@ -95,9 +95,9 @@ def anchored_federation(
 
 
 def same_data(one: Choice, other: Choice) -> bool:
-    """Return whether two anchored choices of data differ in nothing but where their files lie.
+    """Return whether two anchored choices of data differ in nothing but the paths of their files.
 
-    Files are read only where nothing else differs.
+    Files are read only if nothing else differs.
 
     Raises:
         DataError: one of them cannot be read.
@@ -112,7 +112,7 @@ def same_data(one: Choice, other: Choice) -> bool:
 
 
 def _content(setting: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the files that a setting names, as their places in it and digests."""
+    """Return the files that a setting names, each as its path relative to the setting's and its digest."""
     root = Path(settings[setting])
     try:
         return [(file.relative_to(root).as_posix(), _file_digest(file)) for file in _files_of(setting, root)]

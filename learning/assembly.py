@@ -99,7 +99,7 @@ class DataShape:
         return torch.zeros((count, *self.input_shape), dtype=self.dtype)
 
 
-#: Loads a pretrained network from its folder, for data of this shape, with so many outputs.
+#: Loads a pretrained network from its folder, for data of this shape, with this number of outputs.
 PretrainedLoader: TypeAlias = Callable[[PretrainedNetwork, DataShape, int], nn.Module]
 
 
@@ -130,7 +130,7 @@ class Assembly:
 
     @property
     def loss(self) -> str:
-        """Name of the loss that decides how outputs become answers: for a user's own that of the task."""
+        """Name of the loss that decides how outputs become answers: for a user's own loss, the name of the task's."""
         return self.criterion.name if self.criterion.name in LOSSES else _USUAL_LOSS[self.shape.task]
 
     def start(self, peer: str) -> Tensor:
@@ -139,7 +139,7 @@ class Assembly:
         return self.drawn("" if learning.common_start else peer)
 
     def drawn(self, name: str) -> Tensor:
-        """Return initial parameters, (n,), from the draw of that name; the name of the common draw is ""."""
+        """Return initial parameters, (n,), from the random draw of this name; "" is the draw that all peers share."""
         learning = self.federation.learning
         assert learning.start is not None, "filled in by `assemble`"
         x_n: Tensor = call_choice(learning.start, STARTS, "start")(self.module, self.layout, self.draws, name)
@@ -184,7 +184,7 @@ def assemble(
     _check_outputs(module, shape, outputs)
     _check_rule(module, loss, shape)
     map_n = trace(module, shape.example())
-    # What is pretrained begins as it was loaded, and an adapter as it was made: without effect.
+    # Pretrained parameters begin as they were loaded, and adapters as they were made: without effect.
     own = own or learning.lora is not None or (choice is not None and choice.name == PRETRAINED)
     filled = {
         "loss": learning.loss or Choice(loss.name),
@@ -213,7 +213,7 @@ def assemble(
 def prepared(
     module: nn.Module, learning: LearningSettings, draws: Draws, trained: Mapping[str, Tensor] | None
 ) -> nn.Module:
-    """Return a network with the values of a trained model, with what the settings freeze, and with adapters.
+    """Return a network with the values of a trained model, with the frozen parameters and the adapters of the settings.
 
     Raises:
         NetworkError: the trained model does not fit, a name is unknown, or nothing is left to train.
@@ -247,7 +247,9 @@ def prepared(
     for name, parameter in frozen.items():
         given = None if trained is None else trained.get(name, trained.get(name.replace(".base.", ".")))
         if given is not None and (given.shape, given.dtype) == (parameter.shape, parameter.dtype):
-            parameter.data = given  # the values are the same; these stay in the file, which is mapped into memory
+            parameter.data = (
+                given  # the values are the same, but `given` stays in its file, which is mapped into memory
+            )
     return module
 
 
@@ -298,7 +300,7 @@ _USUAL_LOSS: Mapping[Task, str] = {
 
 
 def outputs_of(loss: str, shape: DataShape) -> int:
-    """Return the number of outputs that the network needs: of an example, or for next tokens of a place in it."""
+    """Return the number of outputs that the network needs per example, or for next tokens per position in it."""
     return _outputs(LOSSES[loss], shape)
 
 
@@ -400,7 +402,7 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
 
 
 def _fitting(module: nn.Module, shape: DataShape) -> str:
-    """Return what a user whose network does not take the examples can do."""
+    """Return the way out for a user whose network does not take the examples."""
     others = {each.dtype for each in module.parameters()} - {torch.float32}
     if others and shape.input_kind != "tokens":
         return f"examples are torch.float32, and it has parameters of {others.pop()}; convert it with .float()"
@@ -415,7 +417,7 @@ def _fitting(module: nn.Module, shape: DataShape) -> str:
 
 
 def _check_rule(module: nn.Module, loss: Loss, shape: DataShape) -> None:
-    """Check that a task of completing patterns has a network with its own learning rule, and no other task has one."""
+    """Check that the network has a learning rule of its own if the task is to complete patterns, and only then."""
     completes = loss.task == "completion"
     if completes and not learns(module):
         raise ChoiceError(

@@ -22,7 +22,7 @@ class Sending:
 
 
 def rhythms(plan: Plan, federation: FederationSettings, seed: int) -> Mapping[int, tuple[str, ...]]:
-    """Return the ids of the groups by the rounds from one averaging to the next, the most frequent first."""
+    """Return the ids of the groups by the number of rounds from one averaging to the next, the most frequent first."""
     found: dict[int, tuple[str, ...]] = {}
     for id, policy in averaging_of(plan, federation, seed).items():
         found[policy.every] = (*found.get(policy.every, ()), id)
@@ -32,12 +32,12 @@ def rhythms(plan: Plan, federation: FederationSettings, seed: int) -> Mapping[in
 def sending(
     plan: Plan, federation: FederationSettings, seed: int, groups: Collection[str] | None = None
 ) -> Mapping[str, Sending]:
-    """Return by id what each peer of a plan sends in an averaging that all peers take part in.
+    """Return what each peer of a plan sends in an averaging that all peers take part in, by peer id.
 
     Args:
         groups: ids of the groups that average; None: all.
 
-    For encodings whose length depends on the data (zstd) it is an upper bound. It includes the header and the
+    For encodings whose length depends on the data (zstd) the result is an upper bound. It includes the header and the
     acknowledgement of each share, as version 2 of the wire sends them (`docs/scaling.md`), but not membership.
 
     Raises:

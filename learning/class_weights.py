@@ -15,7 +15,7 @@ from fedpeer.config.settings import LearningSettings
 
 
 def class_weight_of(learning: LearningSettings, classes: Sequence[str], y_M: NDArray[np.generic]) -> Tensor | None:
-    """Return the weight of each class in a peer's loss, (C,) float32; None: all examples count alike.
+    """Return the weight of each class in a peer's loss, (C,) float32; None: all examples count the same.
 
     Args:
         classes: their names, in the order of their numbers.
@@ -35,7 +35,7 @@ def check_class_names(learning: LearningSettings, classes: Sequence[str]) -> Non
     """Check that the data have all classes to which the settings give a weight.
 
     Raises:
-        ChoiceError: they do not.
+        ChoiceError: the data lack one of them.
     """
     named = () if isinstance(learning.class_weights, str) else learning.class_weights
     unknown = [name for name in named if name not in classes]

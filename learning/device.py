@@ -7,7 +7,7 @@ import torch
 
 
 class DeviceError(ValueError):
-    """The machine does not have the device of the settings."""
+    """A device of the settings that this machine does not have."""
 
 
 def device_of(name: str) -> str:
@@ -33,5 +33,5 @@ def device_memory(device: str) -> int:
 
 
 def device_name(device: str) -> str | None:
-    """Return what a CUDA device is called, such as "NVIDIA H200"; None for other devices."""
+    """Return the name of a CUDA device, such as "NVIDIA H200"; None for other devices."""
     return torch.cuda.get_device_name(device) if device.startswith("cuda") else None

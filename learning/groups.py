@@ -31,8 +31,8 @@ from fedpeer.topology.overlay import kept_apart, overlay, overlay_mistakes
 _Settings = TypeVar("_Settings", bound=FederationSettings)
 _Said = TypeVar("_Said")
 
-#: What a partial model says of its own group alone. How shares of a group between two models are read and taken is not
-#: told from its name (`wire_forms.py`, `node_setup.rules_of`), and the deadline is each peer's own business.
+#: Settings of a partial model that hold for its own group alone. The name of a group between two models does not tell
+#: how its shares are read and taken (`wire_forms.py`, `node_setup.rules_of`), and each peer decides its own deadline.
 _OF_ONE_MODEL = ("wire", "deadline", "mode")
 #: The paper's averaging level 80 of 784-300-100-10 (partial averaging 2021, section V.1); other sizes: four fifths.
 _LEVEL_80 = {300: 250, 100: 80}
@@ -55,7 +55,7 @@ def default_models(network: NetworkMap) -> tuple[PartialModel, ...]:
 def enrolled(federation: _Settings, models: Mapping[str, Sequence[str] | None]) -> _Settings:
     """Return the federation with the members of its partial models taken from a roster.
 
-    `models` has for each peer of the roster the partial models that it implements; None: those of the file. Peers that
+    `models` has the partial models that each peer of the roster implements; None: those of the file. Peers that
     only the file names (revoked ones) are left out, peers that joined by invitation are added.
     """
 
@@ -83,11 +83,12 @@ def plan_for(
     *,
     me: str | None = None,
 ) -> Plan:
-    """Return the plan of who averages what under this algorithm, from the networks alone, without data.
+    """Return the plan of which peers average which parameters under this algorithm, from the networks, without data.
 
     Args:
         networks: the network that all peers have, or each peer's.
-        me: the peer that plans, if it knows its own network only. Others whose models do not fit that have another.
+        me: the peer that plans, if it knows its own network only. Peers whose models do not fit that network have
+            another one.
 
     Raises:
         SlicingError: the partial models do not fit the networks.
@@ -114,8 +115,9 @@ def plan_for(
 def _with_local_norms(
     assignments: Mapping[str, Assignment], networks: Mapping[str, NetworkMap]
 ) -> dict[str, Assignment]:
-    """Return the assignments with batch normalisation, scale and shift included, local to each peer (FedBN, Li et al.
-    2021), whoever claims it.
+    """Return the assignments with batch normalisation local to each peer, even if claimed (FedBN, Li et al. 2021).
+
+    Scale and shift are local, too.
 
     Normalisation without running statistics is averaged like other modules.
     """
@@ -129,7 +131,7 @@ def _with_local_norms(
 
 
 def averaging_of(plan: Plan, federation: FederationSettings, seed: int) -> dict[str, Averaging]:
-    """Return by id how each group of a plan averages.
+    """Return how each group of a plan averages, by group id.
 
     Raises:
         TopologyError: the topology does not fit the peers, or takes too many exchanges.
@@ -161,17 +163,17 @@ def _topology_mistakes(gossip: GossipSettings, peers: Sequence[str]) -> list[str
 def said_by_models(
     plan: Plan, federation: FederationSettings, group: str, said: Callable[[PartialModelSettings], _Said | None]
 ) -> _Said | None:
-    """Return what a group's partial models say about it, if the user named them and all say the same; else None."""
+    """Return the value that a group's partial models have for it, if the user named them and all agree; else None."""
     models = [federation.partial_models.get(name) if plan.named else None for name in group.split("+")]
     found = [None if model is None else said(model) for model in models]
     return found[0] if all(each == found[0] for each in found) else None
 
 
 def gossip_of(plan: Plan, federation: FederationSettings, group: str) -> GossipSettings:
-    """Return how a group of a plan averages: as its partial model says, and in all else as the federation does.
+    """Return how a group of a plan averages: by its partial model's settings, and for the rest by the federation's.
 
-    A group between two unrelated models (`a+b`) averages as they say if both say the same, else as the federation; in
-    settings of `_OF_ONE_MODEL` always as the federation.
+    A group between two unrelated models (`a+b`) averages by their settings if these are the same, else by the
+    federation's; for settings in `_OF_ONE_MODEL` always by the federation's.
     """
     between = dict.fromkeys(_OF_ONE_MODEL if "+" in group else ())
     own = said_by_models(
@@ -221,10 +223,10 @@ def averaging_among(
 ) -> Averaging:
     """Return how these members of one group average; their overlay is drawn from the stream (seed, "overlay", group).
 
-    Few edges join two members of `apart`, unless the federation names the edges itself.
+    Few edges join two members of `apart`, unless the federation file lists the edges.
 
     Raises:
-        TopologyError: the federation's own edges do not connect the members.
+        TopologyError: the edges that the federation file lists do not connect the members.
     """
     draws, noise = Draws(seed), noise_of(gossip)
 

@@ -1,4 +1,4 @@
-"""One peer's means of learning: its examples and their order, its network, and the evaluation of a model.
+"""One peer's local task: its examples and their order, its network, and the evaluation of a model.
 
 Examples, random numbers, steppers and views of the inputs are the same as in the vector engine, so a peer on its own
 machine and the same peer in a simulation learn the same. The algorithm defines the training (`peer/node/trainer.py`).
@@ -32,7 +32,7 @@ from fedpeer.slicing.flat import trainable_copy
 
 
 class Scale(Protocol):
-    """`(x - shift) / scale`, broadcast against an example."""
+    """A scaling, `(x - shift) / scale`, broadcast against an example."""
 
     @property
     def shift_F(self) -> NDArray[np.float32]: ...
@@ -109,7 +109,7 @@ class LocalTask:
     device    where it trains and evaluates; arguments and results are on the CPU, float32
     valid_part   examples held out for validation; none: its length is 0
     view      transformation of the inputs, without a leading dimension
-    class_weight   (C,) weight of each class in its loss; None: all examples count alike
+    class_weight   (C,) weight of each class in its loss; None: all examples count the same
     batch     examples in a local step
     steps     local steps in a round
     """
@@ -197,7 +197,7 @@ class LocalTask:
         return self.assembly.start(self.peer)
 
     def context(self, clients: int = 1) -> TrainingContext:
-        """Return what its algorithm is built on; `clients`: the number of peers of the algorithm."""
+        """Return the context on which the algorithm is built; `clients`: the number of peers of the algorithm."""
         assembly, learning = self.assembly, self.assembly.federation.learning
 
         def drawn(name: str) -> Tensor:

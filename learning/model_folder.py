@@ -7,18 +7,18 @@ from pathlib import Path
 
 from fedpeer.networks.registry import NetworkError
 
-#: Settings that say nothing about the network.
+#: Files of settings that do not concern the network.
 _BESIDE = ("tokenizer_config.json", "generation_config.json")
 
 
 def folder_digest(folder: Path, what: str = "model") -> str:
-    """Return the hex BLAKE2b-128 of what a folder says about the network: settings and parameters.
+    """Return the hex BLAKE2b-128 of a folder's files about the network: settings and parameters.
 
     Args:
         what: "model" or "adapter".
 
     Raises:
-        NetworkError: it has no settings or no parameters, or a file cannot be read.
+        NetworkError: the folder has no settings or no parameters, or a file cannot be read.
     """
     settings = [each for each in sorted(folder.glob("*config.json")) if each.name not in _BESIDE]
     tensors = sorted(folder.glob("*.safetensors"))

@@ -89,13 +89,13 @@ class Card(Strict):
     network     choice of the network; None: it was passed as a Python object
     networks    networks of peers that have another one, by peer id
     loss        loss of the training, which decides how outputs become probabilities
-    seed        the federation's seed, for whatever the network's builder draws
+    seed        the federation's seed, for the random draws of the network's builder
     frozen      patterns of the parameters that were not trained, and are not in the file of the tensors
     lora        adapters of the network
     start       file of the model whose parameters were frozen; None: the network's builder makes them
     classes     names in the order of the outputs
     features    names in the order of the inputs; empty: the data has none
-    text        how inputs are made of a column of text; None: they are not
+    text        how a column of text becomes inputs; None: the inputs are not text
     peers       scales by peer id
     """
 
@@ -116,7 +116,7 @@ class Card(Strict):
     @field_validator("peers")
     @classmethod
     def _ids(cls, peers: dict[str, PeerScales]) -> dict[str, PeerScales]:
-        """Reject other ids: an id becomes a file's name and is shown on terminals, and a card may come from others."""
+        """Reject invalid ids: an id becomes a file's name and is shown on terminals, and cards may come from others."""
         for peer in peers:
             if not is_id(peer):
                 raise ValueError(f"{peer[:40]!r} is not an id: letters, digits, - _ and .")
@@ -156,7 +156,7 @@ class BestRound(Strict):
     """A round and how good its model was on the examples held out for validation.
 
     score      accuracy (0 to 1), or error
-    examples   digest of these examples; "": unknown, as in what older releases wrote, or always the same
+    examples   digest of these examples; "": unknown, as in files of older releases, or always the same
     """
 
     round: int
@@ -166,26 +166,26 @@ class BestRound(Strict):
 
     @classmethod
     def of(cls, round: int, score: float, loss: float, examples: str = "") -> BestRound | None:
-        """Return a round that may be the best one; None if score or loss is no number, as after a divergence."""
+        """Return a round that may be the best one; None if score or loss is not a number, as after a divergence."""
         if not (math.isfinite(score) and math.isfinite(loss)):
             return None
         return cls(round=round, score=score, loss=loss, examples=examples)
 
     def beats(self, other: BestRound | None, *, counts: bool) -> bool:
-        """Return whether it is better than another one; of equal scores the smaller loss.
+        """Return whether this round is better than another one; of equal scores, the smaller loss is better.
 
-        A score on other examples says nothing about it, so the first one on new examples is better than all before.
+        Scores on different examples cannot be compared, so the first round on new examples is better than all before.
 
         Args:
-            other: None: there is none yet.
-            counts: whether the score is an accuracy, of which more is better.
+            other: the other round; None: there is none yet.
+            counts: whether the score is an accuracy, so that more is better.
         """
         if other is None or (self.examples and other.examples and self.examples != other.examples):
             return True
         return self._rank(counts=counts) > other._rank(counts=counts)
 
     def _rank(self, *, counts: bool) -> tuple[float, float]:
-        """Return what is larger for a better round."""
+        """Return a sort key, which is larger for a better round."""
         return (self.score if counts else -self.score), -self.loss
 
 
@@ -244,7 +244,7 @@ class Model:
 
     @torch.no_grad()
     def answers(self, x: NDArray[np.generic]) -> NDArray[np.float32]:
-        """Return for raw inputs (N, *F) the probabilities (N, C), or the numbers (N, outputs) in the data's units."""
+        """Return the probabilities (N, C) for raw inputs (N, *F), or the numbers (N, outputs) in the data's units."""
         inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.card.shape.dtype)
         pieces = (inputs[first : first + EVALUATED_AT_ONCE] for first in range(0, len(inputs), EVALUATED_AT_ONCE))
         with unrounded(str(self._device)):
@@ -282,7 +282,7 @@ def save_best(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout, found: 
 
     Raises:
         OSError: as `save`.
-        ModelError: how good the earlier one was cannot be read.
+        ModelError: the score of the earlier round cannot be read.
     """
     if not found.beats(best_round(folder / "best.json"), counts=LOSSES[card.loss].counts):
         return False

@@ -20,7 +20,7 @@ from fedpeer.slicing.plan import Plan
 def outer_of(plan: Plan, federation: FederationSettings, group: str) -> OuterOptimizer | None:
     """Return the outer optimizer of an averaging group: its partial model's, or else the federation's; None: none.
 
-    A group between two unrelated models (`a+b`) has theirs if it is the same, else the federation's.
+    A group between two unrelated models (`a+b`) has their optimizer if both have the same, else the federation's.
 
     Raises:
         ChoiceError, OuterOptimizerError: unknown name or setting, or one out of its range.
@@ -37,8 +37,10 @@ def takes_outer_steps(federation: FederationSettings) -> bool:
 
 
 def outer_rules(plan: Plan, federation: FederationSettings) -> OuterRules | None:
-    """Return the outer steps of the peers whose networks a plan knows, numbered in the order of their ids; None: nobody
-    takes any."""
+    """Return the outer steps of the peers whose networks a plan knows; None: no peer takes any.
+
+    The peers are numbered in the order of their ids.
+    """
     found = dict(_rules(plan, federation))
     if not found:
         return None

@@ -58,18 +58,18 @@ class PretrainedModel(nn.Module):
         return logits
 
     def _attended(self, x: Tensor) -> Tensor:
-        """Return which tokens attention sees, (B, T); always the first one, so that no text is without any."""
+        """Return which tokens attention sees, (B, T): always the first one, so that every text has at least one."""
         there = torch.ones_like(x) if self.padding is None else (x != self.padding).long()
         return torch.cat([torch.ones_like(x[:, :1]), there[:, 1:]], dim=1)
 
 
 def build_pretrained(chosen: PretrainedNetwork, shape: DataShape, outputs: int) -> PretrainedModel:
-    """Load a model, freeze it if it gets adapters, and put these around its layers.
+    """Load a model; if it gets adapters, freeze it and put them around its layers.
 
-    The caller seeds torch's generator: a classifier and adapters that are new begin at random.
+    The caller seeds torch's generator: a new classifier and new adapters begin at random.
 
     Args:
-        outputs: number of classes, or of numbers to predict; for next tokens the folder's model says it.
+        outputs: number of classes, or of numbers to predict; for next tokens the folder's model determines it.
 
     Raises:
         NetworkError: the folder cannot be read or does not fit the data.
@@ -98,7 +98,7 @@ def _check_folder(folder: Path, chosen: PretrainedNetwork, shape: DataShape) -> 
 
 
 def _check_digest(path: str, digest: str, what: str) -> None:
-    """Check that a folder can be read, and that it is the one that a digest was made of; "": none was."""
+    """Check that a folder can be read and has this digest; "": any digest."""
     if folder_digest(Path(path), what) != digest and digest:
         raise NetworkError(
             f"network hf: the {what} in {path} is not the one that this network was trained with; restore it, or train "
@@ -142,7 +142,7 @@ def _loaded(folder: Path, shape: DataShape, outputs: int) -> PretrainedModel:
 
 
 def _fitted(config: Any, folder: Path, shape: DataShape, outputs: int) -> int | None:
-    """Complete a model's settings by what the data ask for, and return its padding token."""
+    """Complete a model's settings by those that the data need, and return its padding token."""
     longest = getattr(config, "max_position_embeddings", None)
     if longest is not None and shape.input_shape[0] > longest:
         raise NetworkError(
@@ -165,7 +165,7 @@ def _fitted(config: Any, folder: Path, shape: DataShape, outputs: int) -> int | 
 
 @contextmanager
 def _quiet(transformers: Any) -> Iterator[None]:
-    """Have the library say nothing: what matters is said here, in one sentence."""
+    """Silence the library: what matters is reported here, in one sentence."""
     words = transformers.utils.logging
     level, shown = words.get_verbosity(), words.is_progress_bar_enabled()
     words.set_verbosity(logging.CRITICAL)
@@ -192,7 +192,7 @@ def _as_linear(model: nn.Module, transformers: Any) -> bool:
 
 
 def _adapted(module: PretrainedModel, chosen: PretrainedNetwork, adapter: AdapterFile | None) -> None:
-    """Freeze what is pretrained, and add adapters; a classifier, which is new, is trained."""
+    """Freeze the pretrained parameters, and add adapters; a classifier is new, and is trained."""
     prefix = getattr(module.model, "base_model_prefix", "")
     body = f"model.{prefix}."
     known = [name for name, _ in module.named_parameters()]

@@ -30,8 +30,8 @@ class ExportError(Exception):
 class Program(nn.Module):
     """Network from raw inputs (N, *F) to probabilities (N, C), or to numbers (N, outputs) in the data's units.
 
-    The loss decides how outputs become probabilities: of classes by softmax, or for losses with independent outputs
-    (`Loss.sigmoids`) by the sigmoid, divided by the sum over the classes; of labels each by the sigmoid.
+    The loss decides how outputs become probabilities. For classes: by softmax, or for losses with independent outputs
+    (`Loss.sigmoids`) by the sigmoid, divided by the sum over the classes. For labels: each by the sigmoid.
     """
 
     shift_F: Tensor
@@ -109,7 +109,7 @@ def write_onnx(program: Program, example: Tensor, path: Path) -> None:
     """
     if not all(importlib.util.find_spec(package) for package in ("onnx", "onnxscript")):
         raise ExportError("writing ONNX needs onnx and onnxscript; run pip install fedpeer[onnx]")
-    # It warns about the operators of each package that is not installed, although the graph needs none of them.
+    # The exporter warns about the operators of each missing package, although the graph needs none of them.
     logging.getLogger("torch.onnx._internal.exporter._registration").setLevel(logging.ERROR)
     try:
         with warnings.catch_warnings():

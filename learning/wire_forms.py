@@ -20,7 +20,7 @@ from fedpeer.gossip.successive import Successive
 def succeeding(before: Contract, after: Contract) -> dict[str, Any]:
     """Return the contract `after` with the wire encodings of all contracts before it.
 
-    A partial model with encodings of its own has a list of its own, from the contract on in which it first has one.
+    A partial model with an encoding of its own has a list of its own, from the first contract with such an encoding on.
     """
     forms, of_slices = list(before.get(EARLIER, ())), dict(before.get(EARLIER_OF_SLICES, {}))
     made = {**after}
@@ -50,7 +50,7 @@ def _succeeded(forms: Sequence[str], old: Mapping[str, Any], new: Mapping[str, A
 
 
 def _own(contract: Contract, name: str) -> Mapping[str, Any]:
-    """Return how a partial model says that it is averaged; empty if it says nothing, or is none of this contract."""
+    """Return a partial model's own averaging settings; empty if it has none, or is not in this contract."""
     model = contract["partial_models"].get(name) or {}
     return model.get("gossip") or {}
 

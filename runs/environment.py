@@ -24,7 +24,7 @@ def environment(device: str, device_name: str | None = None) -> dict[str, Any]:
     """Return versions, processor count, system and git revision for `environment.json`; import none of the packages.
 
     Args:
-        device_name: of a GPU; None for a CPU.
+        device_name: the name of a GPU; None for a CPU.
     """
     return {
         "device": device,
@@ -41,8 +41,8 @@ def environment(device: str, device_name: str | None = None) -> dict[str, Any]:
 def source_commit() -> str | None:
     """Return the commit of fedpeer's own code, as far as it is known.
 
-    A checkout has one, and is said to be changed if its files differ from it. Of an installation it is the commit that
-    it was built from, or that pip noted.
+    For a checkout it is the current commit, marked as changed if files differ from it. For an installation it is the
+    commit that it was built from, or that pip noted.
     """
     if (_PLACE / ".git").exists():
         found = _revision(_PLACE)

@@ -82,8 +82,7 @@ class RunFolder:
 
     @classmethod
     def open(cls, root: Path, run_id: str) -> RunFolder:
-        """Return the run with that id, or whose id alone begins with `run_id`, or the latest run for "last"; or the run
-        whose folder has that path.
+        """Return the run with this id, with an id that alone begins so, or with this path; "last": the latest run.
 
         Raises:
             RunError: there is no such run, or several; the message lists similar ids.
@@ -192,7 +191,7 @@ class RunFolder:
         """Return the path of the final parameters of all peers; their card is beside it, with the ending `.json`.
 
         Args:
-            best: instead of the final parameters those of each peer's best round on its validation examples.
+            best: return the path of the parameters of each peer's best round on its validation examples instead.
         """
         return self.path / "models" / f"{method}-seed{seed}{'-best' * best}.safetensors"
 

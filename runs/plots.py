@@ -23,7 +23,7 @@ _WEIGHT_NOISE = 1e-6
 SPANS_NAMED = 6
 #: Most averaging groups in one picture, and most nodes of a graph with labels.
 GROUPS_MAX, LABELS_MAX = 6, 40
-#: Up to so many nodes a graph is drawn smaller.
+#: Most nodes of a graph that is drawn smaller.
 _FEW = 5
 
 
@@ -44,7 +44,7 @@ def band(score_RP: Floats) -> tuple[Floats, Floats, str]:
 
 
 def view(histories: Sequence[History]) -> tuple[float, float, bool]:
-    """Return the lowest and highest score to show, and whether that leaves out the climb in the first quarter.
+    """Return the lowest and highest score to show, and whether this range leaves out the climb in the first quarter.
 
     The climb is left out if it takes more than half of the height, because the methods differ after it.
     """

@@ -1,8 +1,8 @@
 """The HTML report of a run: one self-contained file, for a light or dark browser, a phone, or paper.
 
-It is made from whatever the folder has: a run that was interrupted, or evaluated nothing, has a report too. Text from
-outside (names, notes, settings) is escaped, and a drawing from outside is included only if it has nothing but shapes
-and text. Beside the rows of `history.py` it reads these descriptions, each of them optional:
+It is made from the files that the folder has: an interrupted run, or one without evaluations, has a report too. Text
+from outside (names, notes, settings) is escaped, and a drawing from outside is included only if it has nothing but
+shapes and text. Beside the rows of `history.py` it reads these descriptions, each of them optional:
 
     split.json    {"rule", "remarks": [...], "classes": [...],
                    "peers": [{"id", "note", "train", "test", "train_counts": [C ints]

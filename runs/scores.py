@@ -4,9 +4,9 @@
     the server's      S                        GM
     the peer's own    MT                       PM
 
-The main score is that of the last round. The server's model of one round depends on who took part in it, so the mean
-over the last `LATE` rounds is beside it if all of these were evaluated (`learning.evaluate_last`). The best round is
-chosen on validation examples (`simulation.validation`) or, without any, on the test data itself: then the score is
+The main score is that of the last round. The server's model of one round depends on the round's participants, so the
+mean over the last `LATE` rounds is beside it if all of these were evaluated (`learning.evaluate_last`). The best round
+is chosen on validation examples (`simulation.validation`) or, without any, on the test data itself: then the score is
 optimistic, and the report says so.
 
 Sources: Corinzia, Beuret, Buhmann, Variational Federated Multi-Task Learning, 2019, section IV.C (S, MT); Zhu, Ma,
@@ -31,7 +31,7 @@ LATE = 10
 
 
 def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, dict[str, Any]]:
-    """Return for each metric in one method's rows the score in the last and the best round, mean and SEM over seeds.
+    """Return the score of each metric in one method's rows, in the last and the best round: mean and SEM over seeds.
 
     `best_by` is "validation" or "test". "late" is the mean over the last `LATE` rounds, if all were evaluated. Only the
     seeds with the most rounds count.
@@ -73,9 +73,9 @@ def _last_and_best(history: Sequence[Mapping[str, Any]], prefix: str, measure: M
 
 
 def validated(history: Sequence[Mapping[str, Any]], score: str) -> list[float]:
-    """Return by round the mean validation score over the peers that hold out an example; empty without any.
+    """Return each round's mean validation score over the peers that hold out an example; empty without such peers.
 
-    The other peers have no score in any round. A peer that diverged has none in some: that round's mean is NaN.
+    The other peers have no score in any round. A peer that diverged has no score in some rounds: their means are NaN.
     """
     name = f"validation_{score}"
     if not all(name in row for row in history):

@@ -14,7 +14,7 @@ from fedpeer.runs.scores import read_scores
 
 #: Most classes of a confusion matrix with numbers in its cells; for more classes there is only the shade.
 NUMBERS_MAX = 16
-#: Names of methods in texts; that of any other method is its key without hyphens.
+#: Names of methods in texts; any other method has its key without hyphens.
 _SPOKEN = {
     "local": "local only",
     "global": "all data pooled",
@@ -54,7 +54,7 @@ _SPOKEN = {
 }
 
 
-#: Fewest pairs of which an interval is told: with two it is wider than any difference.
+#: Fewest pairs for which an interval is shown: with two pairs it is wider than any difference.
 _PAIRS_MIN = 3
 
 
@@ -133,7 +133,7 @@ def _finite(value: float | np.floating[Any]) -> float | None:
 
 
 def measure_of(methods: Mapping[str, Mapping[str, Any]]) -> Measure:
-    """Return what the results of a summary measure."""
+    """Return the measure of a summary's results."""
     return "error" if any("error_mean" in result for result in methods.values()) else "accuracy"
 
 
@@ -247,7 +247,8 @@ class _Interval:
 def _paired_interval(mine: Mapping[str, Any], other: Mapping[str, Any], measure: Measure) -> _Interval:
     """Return Student's interval of the mean difference over seeds, or over peers if there are fewer than three seeds.
 
-    Over peers it says whether these peers differ by chance, and nothing about other draws of data and weights.
+    An interval over peers shows whether these peers differ by chance, and nothing about other draws of data and
+    weights.
     """
     if mine.get("seeds") == other.get("seeds"):
         one, two = _observations(mine, measure), _observations(other, measure)
@@ -258,7 +259,7 @@ def _paired_interval(mine: Mapping[str, Any], other: Mapping[str, Any], measure:
 
 
 def _observations(result: Mapping[str, Any], measure: Measure) -> dict[str, Sequence[float]]:
-    """Return a method's scores one by one: of each seed, and of each peer; empty where they are not all known."""
+    """Return a method's single scores, by seed and by peer; empty where not all are known."""
     metric = _worth(result, measure)[1]
     by_seed = result.get("scores", {}).get(metric, {}).get("per_seed", [])
     by_peer = result.get(f"{measure}_per_peer", []) if metric == "PM" else []

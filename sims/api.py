@@ -166,9 +166,9 @@ def _display(progress: bool | None) -> ProgressDisplay:
 def _arguments(
     given: Mapping[str, Any], network: object, federation: object, on_event: object
 ) -> tuple[_CallArguments, list[ConfigProblem]]:
-    """Return the arguments that are no settings, and the mistakes in the types of all that decide what is read next."""
+    """Return the arguments that are not settings, and the mistakes in the types of arguments that are read first."""
     found, problems = typed(_CallArguments, {name: _plain(_as_list(value)) for name, value in given.items()})
-    if found is None:  # nothing is left of a list without what is wrong in it
+    if found is None:  # a list without its wrong entries would be empty
         raise ConfigError("the simulation", problems)
     if found.seeds is not None:
         again = sorted({seed for seed in found.seeds if found.seeds.count(seed) > 1})
@@ -189,7 +189,7 @@ def _as_list(value: object) -> object:
 
 
 def _plain(value: Any) -> Any:
-    """Return a copy of settings in which numbers of numpy are Python's; what is no mapping or list stays as it is."""
+    """Return a copy of settings with Python's numbers for numpy's; other values stay as they are."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):
@@ -209,10 +209,10 @@ def _request(
     """Return the request that the arguments make.
 
     Args:
-        named: settings that arguments of their own replace, by these.
+        named: the values of arguments that replace settings, by argument.
         objects: which of data and network are given as Python objects.
         code: filled with the functions in the settings, by the names that these get.
-        problems: those that were found before; all are reported at once.
+        problems: the problems found before; all are reported at once.
 
     Raises:
         ConfigError: all problems of the arguments.
@@ -249,7 +249,7 @@ def _as_argument(problem: ConfigProblem, named: Mapping[str, object]) -> ConfigP
 
 
 def _laid(settings: Any, path: tuple[str, ...], value: object) -> Any:
-    """Return a copy of the settings with another value at the path; what holds no settings is reported later."""
+    """Return a copy of the settings with another value at the path; a part that is no mapping is reported later."""
     if not path:
         return value
     key, *rest = path
@@ -265,7 +265,7 @@ def _written(
     problems: list[ConfigProblem],
     code: dict[str, Callable[..., Any]],
 ) -> dict[str, Any]:
-    """Return a copy of the settings, in which a graph of networkx is the choice `edges`, and a function has a name.
+    """Return a copy of the settings with the choice `edges` for each graph of networkx, and a name for each function.
 
     Args:
         code: filled with these functions, by name.
@@ -300,7 +300,7 @@ def _written(
 
 
 def _metric(function: Callable[..., Any], code: dict[str, Callable[..., Any]]) -> Choice:
-    """Return the choice of a user's metric, which has the function's own name; a second one of that name a number."""
+    """Return the choice of a user's metric, named after the function; a second one of the same name gets a number."""
     name = first = _name_of(function)
     number = 1
     while code.get(name, function) is not function:
@@ -311,7 +311,7 @@ def _metric(function: Callable[..., Any], code: dict[str, Callable[..., Any]]) -
 
 
 def _name_of(function: Callable[..., Any], key: str = "") -> str:
-    """Return `module:function` for a function of the user's: whatever it is, for this key the same in every call."""
+    """Return `module:function` for any callable of the user's; for one key and callable always the same."""
     while isinstance(function, functools.partial):
         function = function.func
     kind = type(function)
@@ -331,7 +331,7 @@ def _edges(graph: nx.Graph, path: SettingPath, problems: list[ConfigProblem]) ->
 
 
 def _compared(methods: Sequence[object], problems: list[ConfigProblem]) -> tuple[Choice, ...]:
-    """Return the algorithms to compare, without those that are none."""
+    """Return the algorithms to compare, without invalid ones."""
     found = []
     for text in methods:
         try:

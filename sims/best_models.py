@@ -1,7 +1,7 @@
 """The model of each peer's best round of a simulation, chosen on the examples that are held out for validation.
 
-It is in the run's folder at each moment, so a run that is carried on has it, too. A run without such examples has none:
-chosen on test examples, it would say too much.
+The run's folder has it at any time, so a resumed run has it, too. A run without such examples has no best models:
+chosen on test examples, their scores would be optimistic.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class BestModels:
     def __init__(self, run: RunFolder, world: World, method: str, seed: int, *, resumed: bool) -> None:
         """
         Args:
-            resumed: whether the run is carried on, with what was best so far.
+            resumed: whether the run is resumed, with the best models so far.
         """
         self._run, self._world, self._cell = run, world, (method, seed)
         self._path = run.models(method, seed, best=True)

@@ -1,5 +1,7 @@
-"""Disagreement of the models that peers hold; the vector engine measures what it averages in place, where that is the
-model."""
+"""Disagreement of the models that peers hold.
+
+The vector engine measures the averaged vectors in place, if these are the models.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from fedpeer.slicing.plan import Plan
 
 
 def disagreement_of(plan: Plan, peers: Sequence[str], x_Pn: Tensor) -> dict[str, float]:
-    """Return by group the largest distance of a member from the members' mean, relative to the mean's norm.
+    """Return each group's largest distance of a member from the members' mean, relative to the mean's norm.
 
     Args:
         peers: ids of the rows of x_Pn.
@@ -21,7 +23,7 @@ def disagreement_of(plan: Plan, peers: Sequence[str], x_Pn: Tensor) -> dict[str,
     wide_Pn, found = x_Pn.double(), {}
     rows = {peer: row for row, peer in enumerate(peers)}
     for group in plan.groups:
-        # Of several averaged vectors, each as long as the model, only the first says where the model is.
+        # With several averaged vectors, each as long as the model, only the first has the model's indices.
         places = [group.indices[p][: group.length // plan.vectors] for p in group.members]
         each = zip(group.members, places, strict=True)
         values_MD = torch.stack([wide_Pn[rows[p]][torch.from_numpy(index_D).to(wide_Pn.device)] for p, index_D in each])

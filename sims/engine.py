@@ -27,8 +27,9 @@ class RoundTimes:
 
 
 class Engine(ABC):
-    """All peers of one method and seed. A context manager: entered before the first round, frees its resources at the
-    exit.
+    """All peers of one method and seed.
+
+    A context manager: it is entered before the first round, and frees its resources at the exit.
 
     round   number of finished rounds
     """

@@ -1,4 +1,4 @@
-"""A linear model that each peer fits by itself to its own table, for comparison: by scikit-learn."""
+"""A linear model that each peer fits to its own table by scikit-learn, for comparison."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _ITERATIONS = 1000
 def linear_scores(world: World) -> list[float] | None:
     """Return the accuracy, or the root-mean-square error, of each peer's own linear model on its test part.
 
-    Classes: logistic regression; labels: one of each, and the share that is right; numbers: ridge regression. All have
-    scikit-learn's default penalty, on inputs scaled as the peers scale them. None where the data are no table of the
-    user's own, or for more than `PEERS_MAX` peers.
+    Classes: logistic regression; labels: one for each label, and the share of answers that are right; numbers: ridge
+    regression. All have scikit-learn's default penalty, on inputs scaled as the peers scale them. None if the data are
+    not a user's own table, or for more than `PEERS_MAX` peers.
     """
     dataset = world.dataset
     numbers = dataset.input_kind == "features" and dataset.x.ndim == 2
@@ -53,7 +53,7 @@ def _fitted(world: World, number: int, score: _Score) -> float:
 def _accuracy(x: NDArray[Any], y: NDArray[Any], test_x: NDArray[Any], test_y: NDArray[Any]) -> float:
     from sklearn.linear_model import LogisticRegression
 
-    if len(np.unique(y)) == 1:  # there is nothing to tell apart
+    if len(np.unique(y)) == 1:  # there is one class only
         return float((test_y == y[0]).mean())
     return float((LogisticRegression(max_iter=_ITERATIONS).fit(x, y).predict(test_x) == test_y).mean())
 

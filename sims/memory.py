@@ -55,7 +55,7 @@ def method_job(job: Job, world: World, method: Choice, plan: Plan) -> Job:
 
 
 def job_of(world: World, device: str) -> Job:
-    """Return what a worker must know about this world and the federation's algorithm."""
+    """Return the job for workers in this world, with the federation's algorithm."""
     learning = world.federation.learning
     holdings = list(world.holdings().values())
     batches, steps = zip(*(budget(learning, len(held.train_M)) for held in holdings), strict=True)
@@ -100,7 +100,7 @@ def _example(world: World, held: PeerExamples, count: int) -> tuple[Tensor, Tens
 
 
 def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspace]:
-    """Return a function that makes the workspace; on a CPU, without memory for what peers learn."""
+    """Return a function that makes the workspace; on a CPU, without memory for the learned tensors."""
     holdings = list(world.holdings().values())
     train = _part([held.train_M for held in holdings], [held.train_y for held in holdings])
     test = _part([held.test_M for held in holdings], [held.test_y for held in holdings])
@@ -121,8 +121,10 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspac
 
 
 def start_weights(world: World) -> NDArray[np.float64] | None:
-    """Return the weights with which each averaging starts, (P,): n_i / mean(n) under `weights: samples`, 1 under
-    `restart`; None: they are carried over."""
+    """Return the weights with which each averaging starts, (P,); None: they are carried over.
+
+    They are n_i / mean(n) under `weights: samples`, 1 under `restart`.
+    """
     weights = world.federation.learning.weights
     if weights != "samples":
         return None if weights == "uniform" else np.ones(len(world.peers))
@@ -148,7 +150,7 @@ def _class_weights(world: World, holdings: Sequence[PeerExamples]) -> Tensor | N
 
 
 def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
-    """Stack how the peers see the inputs; None if all see them unchanged. Either all peers have a scale or none."""
+    """Stack the peers' views of the inputs; None if all see them unchanged. Either all peers have a scale or none."""
     if not any(views):
         return None
     filled = [BatchView() if view is None else view for view in views]
@@ -164,8 +166,10 @@ def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
 
 
 def _columns(world: World, plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Return the members' columns and rows by group. Local parameters are the entries "local 1", ..., one for each kind
-    of peer."""
+    """Return the members' columns and rows by group.
+
+    Local parameters are the entries "local 1", ..., one for each kind of peer.
+    """
     index, rows = {}, {}
     number = {peer: place for place, peer in enumerate(plan.peers)}
     for group in plan.groups:

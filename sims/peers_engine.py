@@ -1,4 +1,4 @@
-"""Base class of the engines of whole peers, which read what peers report and train nothing themselves."""
+"""Base class of the engines of whole peers, which read the peers' reports and train nothing themselves."""
 
 from __future__ import annotations
 

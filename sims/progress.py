@@ -234,7 +234,7 @@ class WarningsOnly:
 
 
 def note_lines(event: Event) -> list[str]:
-    """Return the lines to print about an event that needs attention; of other events there are none."""
+    """Return the lines to print about an event that needs attention; no lines for other events."""
     match event:
         case RunLost():
             return [lost_text(event)]

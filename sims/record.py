@@ -75,7 +75,7 @@ def continued_record(root: Path, run_id: str, simulation: Simulation, objects: S
         objects: as in `begin_record`.
 
     Raises:
-        RunError: there is no such run, it is finished or running, or its settings are others.
+        RunError: there is no such run, it is finished or running, or its settings differ.
     """
     run = RunFolder.open(root, run_id)
     if run.status in ("finished", "running"):
@@ -119,8 +119,9 @@ def record_row(world: World, engine: Engine, seconds: float, results: Results | 
 
 
 def _evaluated(world: World, engine: Engine, score: str) -> dict[str, Any]:
-    """Return the further entries of an evaluated round: scores of the server's model, validation scores, the
-    algorithm's statistics; each only if there are any.
+    """Return the further entries of an evaluated round: server scores, validation scores, the algorithm's statistics.
+
+    Each is there only if the run has it.
 
     `tested` is the number of each peer's test examples.
     """
@@ -163,18 +164,18 @@ def answers_of(
     """Measure the answers of all peers' models as they are now, on their test or validation parts.
 
     Args:
-        job: its networks are copied, where they are: on a GPU the models answer there.
+        job: its networks are copied on their device: on a GPU the models answer there.
     """
     holdings = world.holdings()
     card = _card(world, holdings)
-    # Peers with the same network take turns with one copy: to copy it takes longer than to answer.
+    # Peers with the same network take turns with one copy: copying takes longer than answering.
     pairs = zip(world.assemblies, job.networks, strict=True)
     copies = {id(assembly): trainable_copy(network.module) for assembly, network in pairs}
     values, failed = {name: list[float | None]() for name in metrics}, dict[str, str]()
     tested = []
     for (peer, holding), x_n in zip(holdings.items(), engine.x_Pn, strict=True):
         x, y = holding.tested(world.dataset, validation=validation)
-        if not len(y):  # of one training example none is held out
+        if not len(y):  # a peer with one training example holds none out
             for each in values.values():
                 each.append(None)
             continue
@@ -189,7 +190,7 @@ def answers_of(
     if world.dataset.task == "classification" and tested:
         y_N, answer_NC = (np.concatenate(each) for each in zip(*tested, strict=True))
         described["confusion"] = confusion(y_N, answer_NC).tolist()
-        if metrics:  # to import scikit-learn and draw one more figure is a tenth of a short run
+        if metrics:  # importing scikit-learn and drawing one more figure take a tenth of a short run
             described["reliability"] = reliability(y_N, answer_NC).tolist()
     return Answered(values=values, failed=failed, described=described)
 
@@ -197,7 +198,7 @@ def answers_of(
 def shows_confusion(world: World) -> bool:
     """Return whether a report has a confusion matrix though no metrics are wanted.
 
-    There are classes, few enough for numbers in the matrix's cells, and the answers cost next to nothing.
+    It has one if there are classes, few enough for numbers in the matrix's cells, and answering costs next to nothing.
     """
     if world.dataset.task != "classification" or world.shape.classes > NUMBERS_MAX:
         return False
@@ -234,7 +235,7 @@ def describe_run(run: RunFolder, simulation: Simulation) -> None:
 
 
 def describe_relations(run: RunFolder, engine: Engine, world: World, method: str) -> None:
-    """Record the relations between the peers' tasks by method, if the method has learnt any; the last seed's stay."""
+    """Record the relations between the peers' tasks by method, if it has learnt any; the last seed's are kept."""
     relations_PP = engine.relations_PP
     if relations_PP is not None:
         known = run.read("relations") or {}
@@ -242,14 +243,14 @@ def describe_relations(run: RunFolder, engine: Engine, world: World, method: str
 
 
 def describe_answers(run: RunFolder, world: World, method: str, described: Mapping[str, Any]) -> None:
-    """Record the confusion matrix and the reliability diagram by method, if there are any; the last seed's stay."""
+    """Record the confusion matrix and the reliability diagram by method, if there are any; the last seed's are kept."""
     if described:
         described = {"classes": list(world.dataset.classes), **described}
         run.describe("answers", (run.read("answers") or {}) | {method: described})
 
 
 def describe_timeline(run: RunFolder, engine: Engine, method: str) -> None:
-    """Record the peers' timeline in virtual time by method, if faults were requested; the last seed's stays."""
+    """Record the peers' timeline in virtual time by method, if faults were requested; the last seed's is kept."""
     if isinstance(engine, Timed) and engine.timeline.faults != Faults():
         run.describe("timeline", (run.read("timeline") or {}) | {method: engine.timeline.to_json()})
 
@@ -293,7 +294,7 @@ def _graphs(plan: Plan, simulation: Simulation) -> list[dict[str, Any]]:
 
 
 def _carrying(policy: Averaging) -> nx.Graph:
-    """Return the graph along which values of a group travel; a coordinator is in the middle of the others."""
+    """Return the graph along which values of a group travel: a star around the coordinator, if there is one."""
     members = policy.overlay.members
     if policy.coordinator is None:
         return policy.overlay.union
@@ -329,7 +330,7 @@ def _linear(simulation: Simulation) -> dict[str, Any] | None:
 def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     """Return the privacy budget spent by the peer that was drawn most often, or None without noise on updates.
 
-    It counts on no noise of peers that a round may close without.
+    It does not count on the noise of peers without which a round may close.
     """
     learning, peers = simulation.request.federation.learning, len(simulation.world.peers)
     options = privacy_of(learning.privacy)
@@ -339,7 +340,7 @@ def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     draws = [same_draws(number, peers, learning.participation, simulation.world.draws) for number in rounds]
     most = max(Counter(client for clients in draws for client in clients).values())
     awaited = updates_awaited(peers, learning.participation, learning.aggregation_goal)
-    # Where there is time, a round closes at its deadline with what came, and this peer's may be all.
+    # In engines with a clock, a round closes at its deadline with the updates so far, perhaps with this peer's alone.
     certain = awaited if simulation.request.engine in ("vector", "ray") else 1
     noise = options.multiplier(awaited, certain)
     reached = epsilon(rounds=most, noise=noise, delta=options.delta)

@@ -15,7 +15,7 @@ DEFAULT_METHODS = ("local", "partial-averaging", "full-averaging")
 
 
 def default_methods(federation: FederationSettings) -> tuple[Choice, ...]:
-    """Return the methods that are compared by default; where networks differ, nobody averages all of them.
+    """Return the methods that are compared by default, without full averaging if networks differ.
 
     An algorithm that the settings name replaces the one of the same name, or else is compared with local.
     """
@@ -29,7 +29,7 @@ def default_methods(federation: FederationSettings) -> tuple[Choice, ...]:
 
 
 def beside_local(chosen: Choice) -> tuple[Choice, ...]:
-    """Return the methods that one algorithm alone is compared with, and itself."""
+    """Return the methods to compare if one algorithm is chosen: local training and that algorithm."""
     return (chosen,) if chosen.name == "local" else (Choice("local"), chosen)
 
 

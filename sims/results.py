@@ -59,7 +59,7 @@ class Results:
         """Return the mean accuracy over peers and seeds (a fraction), or the mean error for regression.
 
         Args:
-            metric: one of the further metrics that were wanted, instead; NaN if it is defined for no peer.
+            metric: one of the run's further metrics, instead; NaN if it is defined for no peer.
 
         Raises:
             KeyError: the run has no such method or metric.
@@ -81,8 +81,8 @@ class Results:
 
         Args:
             seed: one of the run's seeds; default: the first.
-            best: instead of the last round that of the peer's best one, on the examples that `simulation.validation`
-                holds out.
+            best: return the parameters of the peer's best round, on the examples that `simulation.validation` holds
+                out, instead of those of the last round.
 
         Raises:
             KeyError: the run has no such method, seed or peer.
@@ -178,7 +178,7 @@ class Results:
         return f"{self.summary['dataset']}, {self.summary['peers']} peers{several}; run {self.folder.name}"
 
     def _of(self, method: str, seed: int | None = None) -> Mapping[str, Any]:
-        """Return what the summary has of a method.
+        """Return a method's part of the summary.
 
         Raises:
             KeyError: the run has no such method or seed.

@@ -65,7 +65,7 @@ class _Cell:
 
 @dataclass(frozen=True)
 class _Stage:
-    """The surroundings that all cells share."""
+    """The objects that all cells share."""
 
     simulation: Simulation
     cluster: Cluster | None
@@ -141,7 +141,7 @@ def _outside_memory(simulation: Simulation) -> list[str]:
 
 
 def _unused(request: SimulationRequest) -> list[str]:
-    """Return the remark, if any, that all peers take part although only some were to: no algorithm has a server."""
+    """Return the remark, if any, that all peers take part although fewer were requested: no algorithm has a server."""
     part, methods = request.federation.learning.participation, [method_of(each) for each in request.methods]
     if part == 1 or any(method.served for method in methods) or not any(method.averages for method in methods):
         return []
@@ -149,8 +149,11 @@ def _unused(request: SimulationRequest) -> list[str]:
 
 
 def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:
-    """Return how many processes train: the shards or runs at once on a cluster; the vector engine's workers, none if a
-    device does the work; one per peer of the processes engine; one for the network engine."""
+    """Return how many processes train.
+
+    These are the shards or runs at once on a cluster; the vector engine's workers, none if a device does the work; one
+    per peer of the processes engine; one for the network engine.
+    """
     if cluster is not None:
         request = simulation.request
         return cluster.places if request.spread else cluster.shards(request.shards)
@@ -262,7 +265,7 @@ def _metrics(stage: _Stage, cell: _Cell, engine: Engine) -> dict[str, Any]:
     """Return the entry of a row for the metrics of the last models, if any are wanted, and describe their answers."""
     metrics, world = stage.simulation.metrics[cell.method], stage.simulation.worlds[cell.seed]
     job = stage.simulation.jobs[cell.seed]
-    last = cell.seed == stage.simulation.request.seeds[-1]  # whose confusion matrix stays
+    last = cell.seed == stage.simulation.request.seeds[-1]  # its confusion matrix stays
     if not metrics and not (last and record.shows_confusion(world)):
         return {}
     found = record.answers_of(world, job, engine, metrics)

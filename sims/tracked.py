@@ -14,7 +14,7 @@ from fedpeer.runs.trackers.tracker import Series, flattened
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone
 from fedpeer.sims.simulation import Simulation
 
-#: Peers up to which each peer's own numbers are tracked; of more peers the mean, the least and the greatest.
+#: Peers up to which each peer's own numbers are tracked; for more peers, the mean, the least and the greatest.
 PEERS_MAX = 100
 
 
@@ -22,9 +22,9 @@ PEERS_MAX = 100
 def tracked(
     simulation: Simulation, run: RunFolder, on_event: Callable[[Event], None]
 ) -> Iterator[Callable[[Event], None]]:
-    """Yield a handler of events that also tells the trackers of the settings, and then passes each event on.
+    """Yield a handler of events that gives settings and numbers to the trackers, and then passes each event on.
 
-    What goes wrong with a tracker is a remark.
+    A tracker's warning becomes a remark.
     """
     choices = simulation.request.federation.simulation.tracking
     if not choices:

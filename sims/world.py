@@ -1,4 +1,4 @@
-"""The world of one seed: the data set, its split among the peers, and what `learning.assembly` makes of the settings.
+"""The world of one seed: the data set, its split among the peers, and the settings' assembly (`learning.assembly`).
 
 Mistakes of the user that show only once data and network are present are raised here, before any worker starts.
 """
@@ -46,7 +46,7 @@ class World(Assembly):
 
     @cached_property
     def assemblies(self) -> tuple[Assembly, ...]:
-        """This world's assembly, and the others that peers have."""
+        """This world's assembly, and those of peers with networks of their own."""
         return (self, *{id(each): each for each in self.own.values()}.values())
 
     @property
@@ -118,5 +118,5 @@ def build_world(
 
 
 def plan_of(world: World, algorithm: Choice) -> Plan:
-    """Return the plan of this algorithm: who averages what."""
+    """Return the plan of this algorithm: which peers average which parameters."""
     return plan_for(world.federation, world.networks, world.peers, algorithm)

@@ -31,7 +31,7 @@ from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.world import World
 
 METHODS = ("local", "full-averaging", "partial-averaging")
-#: Peers that know another completion, the class that it is of, and hidden units that are shared.
+#: Number of peers that know another completion, class of the patterns that it completes, number of shared hidden units.
 OTHERS, CHANGED, SHARED = 2, 1, 320
 ROUNDS = 60
 #: Least number of peers: those with another completion, and enough others to know each of three patterns twice.
@@ -53,7 +53,7 @@ def federation(peers: int, seed: int, *, images: bool) -> Federation:
             "network": f"associative:{HIDDEN}",
             "partial_models": models,
             "learning": {"batch_size": 3, "steps_between_averaging": 1, "rounds": ROUNDS, "evaluate_every": ROUNDS},
-            "gossip": {"tolerance": 1e-4},  # shared units are to be seen as the same
+            "gossip": {"tolerance": 1e-4},  # shared units must look the same at all peers
             "seed": seed,
             "simulation": {"dataset": f"{data},users={peers},others={OTHERS},changed={CHANGED},missed=1"},
         }
@@ -147,7 +147,7 @@ def _shown(simulation: Simulation, models: Mapping[str, Mapping[str, Tensor]], *
 
 
 def _never_shown(world: World, peer: int, whole_V: Bits) -> bool:
-    """Return whether this pattern is none of those that the peer learnt."""
+    """Return whether the peer never learnt this pattern."""
     return not (world.dataset.y[world.split.shares[peer].train_M] == whole_V).all(1).any()
 
 

@@ -32,7 +32,7 @@ class Question:
 
 
 def tellable(shown: Shown, seed: int) -> dict[str, Any]:
-    """Return what the page shows before the first question."""
+    """Return the content of the page before the first question."""
     recall, first = shown.recall, shown.scenes[0]
     (rows, columns), images = recall.canvas.shape, recall.canvas.images
     headings, results = recall_scores(shown)
@@ -59,7 +59,7 @@ def tellable(shown: Shown, seed: int) -> dict[str, Any]:
 
 
 def _half_of(recall: Recall, peer: str) -> Cells:
-    """Return the half of which the peer learnt another completion than most."""
+    """Return the half pattern for which the peer learnt another completion than most peers."""
     return next(pattern.half for pattern in recall.expected[peer] if pattern.differs)
 
 
@@ -106,7 +106,7 @@ def question_in(body: bytes, recall: Recall) -> Question:
 
 
 def answered(recall: Recall, question: Question) -> dict[str, Any]:
-    """Return for each method which units fire, the answer, and its verdict."""
+    """Return the firing units, the answer and its verdict for each method."""
     found = {method: recall.ask(method, question.peer, question.given) for method in question.methods}
     return {method: _answer(recall, question, method, each) for method, each in found.items()}
 

@@ -38,7 +38,7 @@ class Canvas:
 
     @classmethod
     def of(cls, units: int, *, images: bool) -> Canvas:
-        """Return a canvas for so many units: square for images, otherwise of five rows."""
+        """Return a canvas for this many units: square for images, otherwise of five rows."""
         side = BLOCK * math.isqrt(units // BITS)
         return cls(shape=(side, side) if images else (5, units // 5), images=images)
 
@@ -156,7 +156,7 @@ class Recall:
         )
 
     def _meant(self, peer: str, given_V: Bits) -> Pattern | None:
-        """Return the peer's pattern of which the half, the rest, or the whole was given, up to noise, or None."""
+        """Return the peer's pattern whose half, rest, or whole was given, up to noise, or None."""
         found = []
         for pattern in self.expected[peer]:
             half, whole = pattern.half, pattern.whole

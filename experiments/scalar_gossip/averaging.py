@@ -10,8 +10,8 @@ lost, channels change nothing, and none are kept.
 
 A peer that leaves hands its mass to its neighbors in equal parts; one whose disk is lost takes it along. A newcomer
 takes its place in the next round, with the same neighbors: it asks two of them for their estimates, and begins with
-their mean and a weight of 1, as a late joiner does. The limit of all estimates is the mean of what was put in and not
-lost, so it moves a little with every newcomer.
+their mean and a weight of 1, as a late joiner does. The limit of all estimates is the mean of all mass that was put in
+and not lost, so it moves a little with every newcomer.
 
 A simulation is changed in place. Random generators are arguments.
 """
@@ -41,7 +41,8 @@ _PAIRED_ABOVE = 100
 class ScalarGossip:
     """P peers on a graph, each with a value and a weight of 1.
 
-    graph      the graph; it needs edges if messages are lost or peers leave (the complete graph of very many has none)
+    graph      the graph; it needs edges if messages are lost or peers leave (the complete graph of very many peers has
+               none)
     protocol   how the peers average
     value_P    (P,) initial values
     loss       probability that a message is lost

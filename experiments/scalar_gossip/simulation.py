@@ -100,7 +100,7 @@ class ScalarGossipOutcome:
         return (self.traffic.shares + self.traffic.repeats) / self.options.peers
 
     def bytes_sent(self, numbers: int) -> float:
-        """Return the bytes that a peer sends if it averages so many numbers in float32, with acknowledgements."""
+        """Return the bytes that a peer sends if it averages this many numbers in float32, with acknowledgements."""
         shares = self.messages() * (4 * numbers + SHARE_HEAD_BYTES)
         return shares + self.traffic.answers / self.options.peers * ACK_BYTES
 

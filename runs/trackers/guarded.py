@@ -14,7 +14,7 @@ from functools import partial
 
 from fedpeer.runs.trackers.tracker import Series, SeriesLog, Tracker
 
-#: Calls that wait for a tracker before it counts as too slow: rounds take longer than to send their numbers.
+#: Most calls that wait for a tracker; with more it counts as too slow: a round takes longer than sending its numbers.
 WAITING_MAX = 1000
 #: Seconds that a run waits at its end for all trackers together.
 PATIENCE_S = 30.0

@@ -24,7 +24,7 @@ class Series:
     name      what people read
     group     the run or the federation to which it belongs
     home      folder of that run or peer, for trackers that write files
-    first     number of the first round that it gets, 1 or more; above 1 it is continued
+    first     number of the first round that the series gets, 1 or more; above 1 the series is continued
     """
 
     id: str
@@ -42,7 +42,7 @@ class SeriesLog(Protocol):
         ...
 
     def close(self) -> None:
-        """End it, with all numbers written."""
+        """End the series, with all numbers written."""
         ...
 
 

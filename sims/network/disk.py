@@ -26,7 +26,7 @@ class DiskRules:
 
     flush            ticks of every save (5 ms)
     bytes_per_tick   speed of writing (160 MB/s)
-    longest          most additional ticks, of which short times are more frequent than long ones; 0: none
+    longest          most additional ticks of a save; short times are more frequent than long ones; 0: none
     """
 
     flush: float = 0.2
@@ -86,7 +86,7 @@ class MemoryDisk:
         return survives
 
     def recover(self) -> Recovered:
-        """Return what the next process finds."""
+        """Return the content of the disk, as the next process finds it."""
         remarks: list[Note | RejectEffect] = []
         if self._torn:
             remarks.append(Note("info", "journal_torn", "the last save was not finished"))

@@ -1,5 +1,6 @@
-"""The simulator's interface to the nodes: how they are started, how messages and saves become bytes, how training runs;
-and the simulated processes in which the nodes run.
+"""The simulator's interface to the nodes, and the simulated processes in which the nodes run.
+
+The interface has the start of nodes, the encoding of messages and saves, and the training.
 """
 
 from __future__ import annotations

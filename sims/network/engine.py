@@ -1,9 +1,9 @@
 """The network engine: all peers of one method and seed as whole nodes, in virtual time, over simulated links.
 
 It has the interface of the vector engine: run a round, evaluate, return parameters, weights and disagreement. It
-measures what the nodes report of themselves, and the traffic on the links.
+records the nodes' reports about themselves, and the traffic on the links.
 
-A run follows from its seed, so a checkpoint is the number of a round: to resume is to run the same rounds again.
+A run follows from its seed, so a checkpoint is the number of a round: resuming means running the same rounds again.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _STOP_TICKS = 40.0
 #: Longest wait, in virtual seconds, of a peer that nobody answers.
 ALONE_S = 600.0
 #: Deadlines of an exchange within which some peer makes progress, whatever happens to others: a peer waits for at most
-#: one in each exchange, and starts again after a crash.
+#: one deadline in each exchange, and starts again after a crash.
 DEADLINES_MAX = 3
 
 
@@ -108,7 +108,7 @@ class NetworkEngine(PeersEngine):
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
         """Return (score, loss) of each peer on its own test part, from its node's evaluation after this round.
 
-        If the peer was killed just then or skipped the round, it is from an earlier round; if the peer was never
+        If the peer was killed just then or skipped the round, its results are from an earlier round; if it was never
         evaluated before, from its next evaluation.
 
         Raises:
@@ -136,7 +136,7 @@ class NetworkEngine(PeersEngine):
         return {SECONDS: [_latest(seen.moments, self.round) for seen in self._seen.values()]}
 
     def disagreement(self) -> dict[str, float]:
-        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return each group's largest distance of a member from the members' mean, relative to the mean's norm."""
         return disagreement_of(self._plan, self._world.peers, self.x_Pn)
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

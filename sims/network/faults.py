@@ -47,7 +47,7 @@ LIE_NAMES = (
 
 #: Most ticks for which a drawn fault keeps a process down, pauses it, leaps its clock or fills its disk: half a minute.
 TICKS_MAX = 1200.0
-#: Most virtual seconds until a fault begins, and that it lasts: a month.
+#: Most virtual seconds until a fault begins, and most that it lasts: a month.
 _SECONDS_MAX = 30 * 86400.0
 #: Ticks beyond which a fault counts as endless.
 NEVER = 1e8
@@ -126,11 +126,11 @@ def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
     """Parse a user's faults.
 
     Args:
-        text: choices of `FAULTS` joined by `/`, of which a seed may be a number alone; or a line that a run printed.
+        text: choices of `FAULTS` joined by `/`, where a number alone is a seed; or a line that a run printed.
         tick: seconds of a tick.
 
     Raises:
-        ChoiceError: the text is none of these; the message has all mistakes, with the way out.
+        ChoiceError: the text is invalid; the message has all mistakes, with the way out.
     """
     if text.startswith("{"):
         return _of_line(text, peers)

@@ -110,7 +110,7 @@ def _hello(
 
 
 def _channel_state(me: Node, to: Node, group: str, more: int) -> ChannelState:
-    """Return the true state of the channel, but with so many more transfers taken than the victim made."""
+    """Return the true state of the channel, but with `more` transfers taken beyond those that the victim made."""
     out, into = _ends(to, me, group)
     return ChannelState(
         group=group,
@@ -138,7 +138,7 @@ def duplicates(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 
 def last_rounds(me: Node, to: Node, number: int) -> Iterator[Send]:
-    """State that it is in the last round, or has finished: in Hellos, acknowledgements and statements."""
+    """State that the liar is in the last round, or has finished: in Hellos, acknowledgements and statements."""
     last = me.state.setup.federation.learning.rounds
     for version in VERSIONS:
         yield _send(me, to, _hello(me, to, version, round=last), version=version)

@@ -210,7 +210,7 @@ class NodeFactory:
         return MessageReceived(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
 
     def _beyond(self, receiver: str, data: bytes) -> Rejection | None:
-        """Reject a frame whose wire version is newer than the receiver's release; None if it is not."""
+        """Reject a frame whose wire version is newer than the receiver's release; None if the release knows it."""
         newest = self.speaks.get(receiver, NEWEST)
         if newest == NEWEST:
             return None

@@ -43,8 +43,8 @@ from fedpeer.sims.network.faults import Act, Faults, Lying
 from fedpeer.sims.network.history import ROWS_MAX, Row
 from fedpeer.sims.network.links import SimulatedLinks
 
-#: Messages and results that may wait for a peer that is paused or cannot save; a real one has at most as many open
-#: requests and rejects more.
+#: Messages and results that may wait for a peer that is paused or cannot save; a real peer has at most as many open
+#: requests, and rejects more.
 _INBOX_MAX = 256
 #: Ticks that a process may need after a stall to read what arrived meanwhile: several passes of its loop, each with a
 #: `Tick`.
@@ -115,7 +115,7 @@ class Simulator:
         return np.array(list(self.messages.values())), np.array(list(self.bytes.values()))
 
     def kept(self, peer: str) -> Recovered:
-        """Return what a process would find on this peer's disk if it started now."""
+        """Return the content of this peer's disk, as a process that started now would find it."""
         return self._disks[peer].copy().recover()
 
     def start(self, *peers: str) -> None:
@@ -141,7 +141,7 @@ class Simulator:
         self._note("kill", peer, process.saving if survived else 0)
 
     def kill_after(self, peer: str, effects: int, ticks: float) -> None:
-        """Kill the peer once it has carried out so many effects in total, and restart it after `ticks`."""
+        """Kill the peer once it has carried out this many effects in total, and restart it after `ticks`."""
         self._kill_after[peer] = (effects, ticks)
 
     def feed(self, peer: str, event: Event) -> None:
@@ -210,7 +210,7 @@ class Simulator:
         return any(self._driver.withholds(each.lies, send) for each in lying)
 
     def _healed(self, ticks: float) -> float:
-        """Return when a fault that begins now is over: after so many ticks, but no later than the end of all faults."""
+        """Return when a fault that begins now is over: after `ticks`, but no later than the end of all faults."""
         return self.now + ticks if self.now >= self.faults.heal else min(self.now + ticks, self.faults.heal)
 
     def _back_up(self) -> None:

@@ -42,7 +42,7 @@ LOOK_S = 0.05
 _TRAINING_S = 3600.0
 #: Deadlines of an exchange within which some peer makes progress, as in the network engine.
 DEADLINES_MAX = 3
-#: Most restarts of a peer, whatever it dies of: it would die again.
+#: Most restarts of a peer, whatever the cause of death: it would die again.
 DEATHS_MAX = 3
 #: Attempts to find ports, if free ones are taken before the peers listen on them.
 _PORTS_TRIED = 3
@@ -138,8 +138,7 @@ class ProcessesEngine(PeersEngine):
         return [each for each in found if each is not None] if all(found) else None
 
     def disagreement(self) -> dict[str, float]:
-        """Return by group the largest distance that a member saw between its neighbors and itself, relative to its
-        norm."""
+        """Return each group's largest distance that a member saw to a neighbor, relative to its own norm."""
         rows = {watched.peer: watched.row(self.round)["disagreement"] for watched in self._watched}
         return {
             group.id: max((rows[peer].get(group.id, 0.0) for peer in group.members), default=0.0)
@@ -147,7 +146,7 @@ class ProcessesEngine(PeersEngine):
         }
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return what `restore` needs besides the peers' folders."""
+        """Return the input of `restore` besides the peers' folders."""
         return {}, {"round": self.round}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -225,7 +224,7 @@ class ProcessesEngine(PeersEngine):
         if "cannot listen on" in pool.words:
             raise PortTakenError(pool.words)
         self._deaths[peer] += 1
-        # A start that failed so would fail again.
+        # Another start would fail in the same way.
         if code in (EXIT_OURS, EXIT_USERS) or self._deaths[peer] > DEATHS_MAX:
             raise EngineError(f"{peer} ended with {how_ended(code)}: {pool.words or 'no output'}")
         self._replaced(peer, how_ended(code))

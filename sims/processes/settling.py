@@ -1,7 +1,7 @@
 """Setup of a real federation on this machine for a simulation's world: ports, identities, a file for each peer.
 
 `fedpeer init` makes the identities and the roster, as for a user. The peers' own files are written here, since their
-data are parts of the simulation and their ports are whatever is free.
+data are parts of the simulation and their ports are chosen from the free ones.
 """
 
 from __future__ import annotations

@@ -65,8 +65,7 @@ class Watched:
         return self.rows[max(before) if before else min(self.rows)]
 
     def results(self, round: int) -> tuple[float, float]:
-        """Return (score, loss) of the last evaluation up to this round, or else of the first one; NaN for null, which
-        stands for it in JSON."""
+        """Return (score, loss) of the last evaluation up to this round, or else of the first one; null becomes NaN."""
         return self._scored(round, "") or (math.nan, math.nan)
 
     def server_results(self, round: int) -> tuple[float, float] | None:

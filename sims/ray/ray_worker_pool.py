@@ -103,8 +103,8 @@ def open_shards(
 class RayWorkerPool:
     """The executor of one job's tasks on shards. A context manager.
 
-    The object store has each shard's content after the last round: `_rows` of the shares after averaging, by share and
-    shard; what else of x was `_kept`; and `_patches` of states, each of the peers that trained in one round. The
+    The object store has each shard's content after the last round: the `_rows` of the shares after averaging, by share
+    and shard; the rest of x (`_kept`); and `_patches`, each with the states of the peers that trained in one round. The
     leading process's own copy is as old as the last `gather`. After a stop in the middle of a round, the run resumes
     from the round before it.
     """
@@ -203,7 +203,7 @@ class RayWorkerPool:
         return results
 
     def _parts(self, task: _OfPeers) -> Iterator[tuple[int, _OfPeers]]:
-        """Yield the task of each shard that has some of its peers. If not all clients train, there may be several."""
+        """Yield each shard that has some of the task's peers, with its part of the task."""
         owners = [self._owner[peer] for peer in task.peers]
         if len(set(owners)) == 1:
             yield owners[0], task
@@ -320,7 +320,7 @@ class RayWorkerPool:
         return [(shard, mine) for shard, mine in found if mine]
 
     def _each(self, calls: Sequence[ShardCall]) -> list[list[Any]]:
-        """Make calls at the end of a round, which is not interrupted by a stop."""
+        """Make calls at the end of a round; a stop does not interrupt them."""
         return self.shards.run(calls, stoppable=False)
 
     # --------------------------------------------------------------------------------------------- state between rounds

@@ -1,8 +1,9 @@
 """The actor of the ray engine: a worker of the vector engine with memory of its own, called a shard.
 
-A shard's tensors have a row for every peer, in sparse files without names, of which only the rows of its own peers are
-written. So the vector engine's tasks can be used unchanged, and only those rows take space. Everything that others need
-travels as arguments and results of the shard's methods. The examples are read in place in the node's object store.
+A shard's tensors have a row for every peer, in sparse files without names, but only the rows of its own peers are
+written. So the vector engine's tasks can be used unchanged, and only those rows take space. Everything that other
+processes need travels as arguments and results of the shard's methods. The examples are read in place in the node's
+object store.
 
 For averaging, a group's columns are divided into shares, each some of the vector engine's blocks of columns. `give`
 returns the shard's rows of some shares, `mix` averages one share over the rows of all shards, `take` writes the rows
@@ -52,7 +53,7 @@ class ShardSize(NamedTuple):
 
 
 def pack_rows(workspace: Workspace) -> dict[str, Any]:
-    """Return what all shards need of a workspace, except its inputs, as arrays."""
+    """Return the tensors of a workspace that all shards need, except its inputs, as arrays."""
     fields = ("train", "test", "valid", "view", "index", "rows", "class_weight_PC")
     return {name: transformed(getattr(workspace, name), Tensor, lambda tensor: tensor.numpy()) for name in fields}
 
@@ -64,7 +65,7 @@ def put_packed(workspace: Workspace, peers: Sequence[int], side: int, share: Pac
 
 
 def restore_rows(workspace: Workspace, peers: Sequence[int], side: int, kept: Rows) -> None:
-    """Write what `take` or `keep` returned back to this side of x."""
+    """Write the result of `take` or `keep` back to this side of x."""
     for name, rows in kept.items():
         if name == "x":
             workspace.x[side][list(peers)] = tensor(rows)
@@ -164,7 +165,7 @@ class Shard:
     def mix(
         self, share: PackedRows, mixing: Mixing, members: Sequence[_Array], *rows: _Array
     ) -> tuple[_Array | None, ...]:
-        """Average all shards' rows of a share, and return each shard's: the vector engine's task on a small x."""
+        """Average all shards' rows of a share, and return each shard's rows: the vector engine's task on a small x."""
         small, width = self._assembled(share, members, rows), share.span.start
         matrix = multiplied(mixing, small.x[0].device)
         for start, stop in share.blocks:
@@ -232,7 +233,7 @@ class Shard:
         patches: Sequence[tuple[Sequence[int], Sequence[int]]],
         *rows: Any,
     ) -> None:
-        """Restore a shard from what `take`, `keep` and `kept` returned.
+        """Restore a shard from the results of `take`, `keep` and `kept`.
 
         Args:
             side: the side of x to write to.

@@ -38,7 +38,7 @@ _DEAD = (WorkerCrashedError, NodeDiedError, OutOfMemoryError, ObjectLostError)
 class _Attempt:
     """A remote run that was submitted to Ray, for the first time or again.
 
-    begun   whether its process has said so; it asks for a stop from then on
+    begun   whether its process has reported that it began; from then on it asks whether to stop
     round   the last round of which an event has arrived; None before the first event of its method
     """
 
@@ -49,7 +49,7 @@ class _Attempt:
 
 
 class Sweep:
-    """The runs under way on a cluster. A context manager, which at its end cancels those that are left.
+    """The runs under way on a cluster. A context manager: at its end it cancels the runs that are left.
 
     Args:
         cpus: CPUs of each run.
@@ -144,9 +144,10 @@ class Sweep:
         self._under_way[task.remote(*arguments)], self._attempts[number] = number, attempt
 
     def _cancel(self, tasks: list[Any]) -> None:
-        """Cancel runs. Those that do not train yet end with their process.
+        """Cancel runs; a run that does not train yet ends with its process.
 
-        It may be importing modules: Ray would interrupt that, and give the next run a process with half a module.
+        The process may be importing modules: Ray would interrupt that, and give the next run a process with half a
+        module.
         """
         for task in tasks:
             attempt = self._attempts.pop(self._under_way.pop(task))

@@ -1,5 +1,4 @@
-"""The vector engine for peers that find their groups themselves: it runs under one plan, and after the search under
-another.
+"""The vector engine for peers that find their groups themselves: one plan before the search, one after.
 
 In the first `clustering.after` rounds a partial model with automatic members belongs to no peer, and each peer keeps
 some of its examples back. Then groups are found by the rules of `algorithms/assignment.py`, for each such model by
@@ -56,7 +55,7 @@ _Groups = tuple[tuple[int, ...], ...]
 
 
 class _Comparison:
-    """The comparison of the peers for one task: what each of them sketches.
+    """The comparison of the peers for one task, with the inputs of their sketches.
 
     Attributes:
         summed_PS    sum of the sketches so far, where peers are compared by updates
@@ -79,7 +78,7 @@ class _Comparison:
             self.summed_PS += self.sketch(apart_PD.cpu().numpy().astype(np.float64))
 
     def sketches(self, x_Pn: Tensor) -> NDArray[np.float16]:
-        """Return the sketches that the peers send, (P, S), or (P, K, S) in parts where they are not of updates."""
+        """Return the sketches that the peers send, (P, S), or (P, K, S) in parts if they are not of updates."""
         if self.task.side_2D is None:
             return normalised_sketches(self.summed_PS)
         change_PD = (self.compared(x_Pn).double() - self.start_PD.double()).cpu().numpy()
@@ -158,7 +157,7 @@ class ClusteringEngine(Engine):
         """Return the number of each peer's group, 0 for none, and the adjusted Rand index of the groups.
 
         The index compares the groups with the peers' true kinds (1: all found, 0: as by chance); it is left out if all
-        peers see their data in the same way. Where several models were searched for, the names are followed by theirs.
+        peers see their data in the same way. If several models were searched for, each name ends with the model's.
         """
         found: dict[str, list[float]] = {}
         if self._groups is None:
@@ -258,7 +257,7 @@ class ClusteringEngine(Engine):
                 each.add(trained_Pn, self._engine.x_Pn)
 
     def _search(self, comparison: _Comparison) -> _Groups:
-        """Return the groups for a task, and count what the search sends."""
+        """Return the groups for a task, and count the messages of the search."""
         task, everyone = comparison.task, range(len(self._world.peers))
         overlay, sketches = task.overlay, comparison.sketches(self._engine.x_Pn)
         flood = flood_along(overlay)

@@ -34,10 +34,11 @@ class ClusteringTask:
     name          the partial model
     clustering    the settings of the search
     slice_PD      indices in each peer's x_n of the parameters that the new groups will average
-    compared_PD   indices in each peer's x_n of the parameters that are compared. By updates: those averaged by all that
-                  lead into the outputs, since these react first to differences between the tasks; if there are none,
-                  all that are averaged by all. By inputs or outputs: the model's own at that side of the network
-    side_2D       row and column of each of these in the matrix of which `moments_in_parts` are taken, (2, D); None: by
+    compared_PD   indices in each peer's x_n of the parameters that are compared. By updates: those that all peers
+                  average and that lead into the outputs, since these react first to differences between the tasks; if
+                  there are none, all that all peers average. By inputs or outputs: the model's own parameters at that
+                  side of the network
+    side_2D       row and column of each of these in the matrix whose `moments_in_parts` are compared, (2, D); None: by
                   updates
     overlay       the overlay of all peers, over which sketches and gains are flooded
     """
@@ -110,7 +111,7 @@ def _task_of(world: World, algorithm: Choice, name: str) -> ClusteringTask:
 
 
 def _sides(network: NetworkMap, index_D: Indices, by: ComparedBy) -> Indices:
-    """Return row and column of each weight (2, D): its columns are inputs, by position of a kernel, or outputs."""
+    """Return each weight's row and column, (2, D); the columns are inputs, by position in a kernel, or outputs."""
     into_D2 = np.stack([network.out_part_n[index_D], network.out_neuron_n[index_D]], axis=1)
     from_D2 = np.stack([network.in_part_n[index_D], network.in_neuron_n[index_D]], axis=1)
     place_D1 = np.stack([network.tensor_n[index_D], network.place_n[index_D]], axis=1)
@@ -147,7 +148,7 @@ def _rows(part: WorkspacePart, rows: Sequence[Indices]) -> WorkspacePart:
 
 
 def kinds(world: World, by: ComparedBy = "updates") -> list[int]:
-    """Return the true kind of each peer, unknown to the peers: equal kinds see features, labels, or both, alike."""
+    """Return each peer's true kind, unknown to the peers: one kind sees features, labels, or both in the same way."""
     numbers: dict[tuple[bytes | None, ...], int] = {}
     maps = [
         (None if by == "inputs" else share.label_map_C, None if by == "outputs" else share.feature_map_F)

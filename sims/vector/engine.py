@@ -1,8 +1,8 @@
 """The vector engine, which leads the rounds of one method with one seed, peer-to-peer or client-server.
 
-In a round some peers train, and then what they send is combined (`rounds.py`). Each phase is a list of independent
-tasks. On a CPU worker processes run them; on a GPU they run in this process, with all peers in one block. The division
-into tasks depends on shapes and device only, never on the number of workers, and so do the results.
+In a round some peers train, and then the engine combines what they send (`rounds.py`). Each phase is a list of
+independent tasks. On a CPU worker processes run them; on a GPU they run in this process, with all peers in one block.
+The division into tasks depends on shapes and device only, never on the number of workers, and so do the results.
 """
 
 from __future__ import annotations
@@ -231,7 +231,7 @@ class VectorEngine(Engine):
         return self._scored(False).statistics
 
     def disagreement(self) -> dict[str, float]:
-        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return each group's largest distance of a member from the members' mean, relative to the mean's norm."""
         if self._derived:
             return disagreement_of(self._plan, self._job.peers, self.estimate_Pn)
         return self._rounds.disagreement()
@@ -315,15 +315,14 @@ class Forms:
 
 
 def _first_of(job: Job, number: int) -> int:
-    """Return the first peer with the network of this number; nobody has the first one if all have networks of their
-    own."""
+    """Return the first peer with the network of this number, or peer 0 if no peer has that network."""
     return job.network_P.index(number) if number in job.network_P else 0
 
 
 def formed(
     job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper, peer: int
 ) -> tuple[AnyAlgorithm, Forms]:
-    """Return the algorithm and examples of its states. With a server, one client trains briefly to find the update's.
+    """Return the algorithm and examples of its states; with a server, one client trains briefly to make an update.
 
     Args:
         peer: the peer whose states are the examples.
@@ -347,7 +346,7 @@ def dry_run(
 ) -> tuple[AnyAlgorithm, Forms]:
     """Do the same as `formed`, and without a server also train one peer briefly, to find mistakes before a run starts.
 
-    Each network is tried; those of the largest states are returned.
+    Each network is tried; the algorithm and the examples with the largest states are returned.
 
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.

@@ -1,5 +1,6 @@
-"""Event-triggered averaging (`gossip.drift`) in the vector engine: each peer's last averaged slices, and the peers that
-take part in each exchange.
+"""Event-triggered averaging (`gossip.drift`) in the vector engine.
+
+Here are each peer's last averaged slices, and the peers that take part in each exchange.
 
 Only the leading process needs it, between a round's training and its averaging. The rule is `gossip/event_trigger.py`.
 """

@@ -27,12 +27,12 @@ from fedpeer.sims.vector.tasks import Keep, Mix, Mixing, Spread, Task
 from fedpeer.sims.vector.workspace import other
 from fedpeer.slicing.plan import Group, Plan
 
-#: Scalars in a block of columns over all members of a group, which is one task: a message costs what averaging a
-#: twentieth of it does.
+#: Scalars in a block of columns over all members of a group. A block is one task, whose message costs as much as
+#: averaging a twentieth of the block.
 _MIXED_AT_ONCE = 1024 * 1024
 #: An effective matrix with a smaller share of non-zero entries is kept sparse.
 _SPARSE_BELOW = 0.1
-#: Names in a checkpoint of leaves of the states that are not called "state NAME" there.
+#: Leaves of the states whose name in a checkpoint is not "state NAME", with that name.
 _STORED = {"optimizer_k": "s"}
 #: A block of columns of a group: the group's id, first column, end.
 Columns = tuple[str, int, int]
@@ -169,7 +169,7 @@ class GossipRounds:
             self._triggers.look(self._session.workspace.x[1 - self.source], number - 1)
         for group in self._plan.groups:
             policy, mixing = self._averaging[group.id], _untouched(len(group.members))
-            if not policy.due(number - 1):  # it is others' turn
+            if not policy.due(number - 1):  # only other groups are due
                 self._mixed_weights[group.id] = self.weights[group.id]
                 self._session.executor.set_mixing(group.id, mixing)
                 continue
@@ -225,17 +225,17 @@ class GossipRounds:
 
 
 def _stored(network: int, leaf: str) -> str:
-    """Return the name in a checkpoint of a leaf of the states of peers with the job's network of this number."""
+    """Return a state leaf's name in a checkpoint, for peers with the job's network of this number."""
     return _STORED.get(leaf, f"state {leaf}") if network == 0 else f"state {network} {leaf}"
 
 
 def _untouched(members: int) -> Mixing:
-    """Return the matrix after which all members have what they had."""
+    """Return the identity matrix, which leaves all members' values unchanged."""
     return scipy.sparse.csr_array(scipy.sparse.eye_array(members))
 
 
 def columns(plan: Plan) -> list[Columns]:
-    """Return blocks of columns of every group, each within one vector and all about as large."""
+    """Return blocks of columns of every group, each within one vector and all of about the same size."""
     found = []
     for group in plan.groups:
         most, length = max(1024, _MIXED_AT_ONCE // len(group.members)), group.length // plan.vectors

@@ -32,8 +32,10 @@ _LAUNCHES_MAX = 3
 
 
 class EngineError(RuntimeError):
-    """The engine cannot continue: a task failed in every worker that took it. The message has the worker's traceback
-    or the reason of its death."""
+    """The engine cannot continue, such as after a task that failed in every worker that took it.
+
+    The message has the worker's traceback, or the reason of its death.
+    """
 
 
 class StateLostError(EngineError):
@@ -211,8 +213,8 @@ class WorkerPool:
 def _script_hidden() -> Iterator[None]:
     """Keep multiprocessing from importing the leading process's script into a new process.
 
-    Multiprocessing imports it for the definitions in it. Workers get those that they need by value; so a user's script
-    needs no `__main__` guard, and a worker starts in a tenth of the time.
+    Multiprocessing imports it for the definitions in it. Workers get the definitions that they need by value; so a
+    user's script needs no `__main__` guard, and a worker starts in a tenth of the time.
     """
     script = sys.modules["__main__"]
     spec, path = script.__spec__, script.__dict__.pop("__file__", None)

@@ -79,7 +79,7 @@ class PooledLinearEngine(PooledEngine):
         return RoundTimes(time.perf_counter() - began, 0.0)
 
     def statistics(self) -> dict[str, list[float]]:
-        """Return for each peer an equal share of the duality gap and of the primal objective; their sums are those."""
+        """Return the duality gap and the primal objective, each divided equally among the peers."""
         w_F, peers = self._w_F, len(self._job.peers)
         primal = loss_of(HINGE, self._task, w_F) + self._lam / 2 * float(w_F.square().sum())
         gap = gap_of(HINGE, self._task, self._alpha_S, w_F)

@@ -1,5 +1,6 @@
-"""The common interface of the vector engine's rounds, by gossip (`gossip_rounds.py`) or by a server
-(`server_rounds.py`). In a round some peers train, and then what they send is combined.
+"""The interface of the vector engine's rounds, by gossip (`gossip_rounds.py`) or by a server (`server_rounds.py`).
+
+In a round some peers train, and then the engine combines what they send.
 """
 
 from __future__ import annotations
@@ -24,9 +25,9 @@ Tensors = Mapping[str, Tensor]
 class Session:
     """The objects that an engine shares with its rounds.
 
-    parts     for each network of the job, the context of its blocks
+    parts     the context of the blocks of each network of the job
     run       runs tasks on the executor
-    sides     by peer the side of its state after the last finished round
+    sides     side of each peer's state after the last finished round
     refused   called with the peer whose update is left out and the reason
     """
 
@@ -40,12 +41,12 @@ class Session:
 
     @property
     def algorithm(self) -> AnyAlgorithm:
-        """The algorithm, of the first network if there are several."""
+        """The algorithm; with several networks, that of the first one."""
         return self.parts[0].algorithm
 
     @property
     def states(self) -> States:
-        """The states, of peers with the first network if there are several."""
+        """The states; with several networks, those of the peers with the first one."""
         return self.parts[0].states
 
     def sides_of(self, peers: Sequence[int]) -> tuple[int, ...]:
@@ -56,7 +57,7 @@ class VectorRounds(Protocol):
     """The rounds of an engine, by gossip or by a server.
 
     weights   push-sum weights of each group's members after the last round, in units of their mean at the start
-    source    the side of x from which peers train between which averaging takes place
+    source    the side of x from which peers train, if they average with each other
     """
 
     weights: dict[str, NDArray[np.float64]]
@@ -66,10 +67,10 @@ class VectorRounds(Protocol):
         """Prepare the first round."""
 
     def open(self, number: int) -> Sequence[int]:
-        """Open round 1, 2, ...: pass on what clients receive, and return the peers that train."""
+        """Open round 1, 2, ...: send the clients a server's broadcast, if any, and return the peers that train."""
 
     def close(self, number: int, trained: Sequence[int]) -> None:
-        """Combine what the peers that have trained send.
+        """Combine the vectors or updates of the peers that have trained.
 
         Raises:
             Stopped: the run was asked to stop; `snapshot` then still returns the last consistent state.
@@ -79,7 +80,7 @@ class VectorRounds(Protocol):
         """Return the messages and bytes that each peer would send in this round, the last finished one."""
 
     def disagreement(self) -> dict[str, float]:
-        """Return by group the largest distance of a member from the members' mean, relative to the mean's norm."""
+        """Return each group's largest distance of a member from the members' mean, relative to the mean's norm."""
 
     def snapshot(self, *, trained: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Return everything needed to resume.

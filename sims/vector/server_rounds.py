@@ -75,10 +75,10 @@ class ServerRounds:
         session.executor.finished(trained, session.sides_of(trained), self.source, mixed=False)
 
     def traffic(self, round: int) -> tuple[list[int], list[int]]:
-        """Return each peer's messages and bytes: participants send an update, the coordinator sends all others the
-        model.
+        """Return each peer's messages and bytes.
 
-        The coordinator is assumed to be the first peer by id; its own update is not sent.
+        Participants send an update, the coordinator sends the model to all others. The coordinator is assumed to be the
+        first peer by id; its own update is not sent.
         """
         job = self._session.job
         messages, amount = [0] * len(job.peers), [0] * len(job.peers)
@@ -96,7 +96,7 @@ class ServerRounds:
         return {}
 
     def snapshot(self, *, trained: bool) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the server's state, and of each client that has ever trained its state on the current side.
+        """Return the server's state, and the state on the current side of each client that has ever trained.
 
         A worker may still be writing to the other side, for a round that was stopped.
         """
@@ -145,7 +145,7 @@ class ServerRounds:
         return take_rows(self._session.states.sent, rows)
 
     def _updates_sent(self) -> dict[int, int]:
-        """Return by peer the bytes on the wire of the last round's updates, where many zeros take one bit each."""
+        """Return the bytes on the wire of each peer's update of the last round; of many zeros, each takes one bit."""
         if self._sent_bytes is None:
             leaves, coordinator = leaves_of(self._session.states.sent).values(), self._session.job.clients[0]
             self._sent_bytes = {
@@ -157,9 +157,9 @@ class ServerRounds:
 
 
 def _faults(updates: Any) -> list[Rejection | None]:
-    """Return for each of a round's updates, (K, ...), why it is invalid; None if its numbers are finite."""
+    """Return why each of a round's updates, (K, ...), is invalid; None if its numbers are finite."""
     leaves = leaves_of(updates)
-    # Infinity and NaN show in the sum of a row; so may finite numbers that are huge, and then each one is looked at.
+    # Infinity and NaN show in a row's sum. Huge finite numbers may make it infinite, too: then each number is checked.
     sums_LK = torch.stack([leaf.unsqueeze(-1).flatten(1).sum(-1).cpu().double() for leaf in leaves.values()])
     found: list[Rejection | None] = []
     for row, good in enumerate(sums_LK.isfinite().all(0).tolist()):

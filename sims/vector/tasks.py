@@ -115,7 +115,7 @@ Multiplied: TypeAlias = Tensor | csr_array
 
 @dataclass
 class BlockContext:
-    """The job, the memory, the stepper and the algorithm of blocks of peers that have one network."""
+    """The job, the memory, the stepper and the algorithm for blocks of peers with the same network."""
 
     job: Job
     workspace: Workspace
@@ -157,7 +157,7 @@ class Worker:
 
     @cached_property
     def parts(self) -> tuple[BlockContext, ...]:
-        """By network, with the algorithm as a worker needs it: without draws of initial parameters."""
+        """The context of each network, with the algorithm as a worker needs it: without draws of initial parameters."""
 
         def part(number: int, stepper: Stepper) -> BlockContext:
             job, workspace = self.job.narrowed(number), self.workspace.part(self.job, number)
@@ -167,7 +167,7 @@ class Worker:
         return tuple(part(number, stepper) for number, stepper in enumerate(self.steppers))
 
     def _part(self, block: Sequence[int]) -> BlockContext:
-        """Return what a block of peers, which have the same network, is trained with."""
+        """Return the context for a block of peers, which have the same network."""
         return self.parts[self.job.network_P[block[0]]]
 
     def set_mixing(self, group: str, mixing: Mixing) -> None:
@@ -176,7 +176,7 @@ class Worker:
 
     @property
     def states(self) -> States:
-        """The states, of peers with the first network if there are several."""
+        """The states; with several networks, those of the peers with the first one."""
         return self.parts[0].states
 
     def weights(self, peers: Sequence[int], sides: Sequence[int], group: str) -> NDArray[np.float64] | None:
@@ -188,7 +188,7 @@ class Worker:
         return None if weights is None else weights.cpu().numpy()
 
     def settle(self, peers: Sequence[int], sides: Sequence[int], counted: Sequence[bool]) -> None:
-        """Settle what clients keep of a round, for algorithms in which that depends on whether an update counted.
+        """Settle what clients keep of a round, if the algorithm makes that depend on whether an update counted.
 
         Must not be repeated: the result takes the place of the state after training.
 
@@ -205,7 +205,7 @@ class Worker:
 
 
 def training_context(job: Job, stepper: Stepper, workspace: Workspace) -> TrainingContext:
-    """Return what an algorithm is built on for this job's network."""
+    """Return the context on which an algorithm is built for this job's network."""
     return TrainingContext(
         module=job.network.module,
         layout=job.layout,
@@ -232,7 +232,7 @@ def work_of(job: Job, workspace: Workspace, peers: Sequence[int], round: int) ->
 
 
 def _train_block(part: BlockContext, task: TrainBlock) -> None:
-    """Train a block; write the new states and what is sent."""
+    """Train a block; write the new states, and the vectors or updates to send."""
     job, workspace, algorithm, states = part.job, part.workspace, part.algorithm, part.states
     batches, keys = work_of(job, workspace, task.peers, task.round)
     client, rows = states.of(task.peers, task.sides), rows_of(task.peers)
@@ -305,10 +305,10 @@ _COMPILED_FROM = 256 * 1024
 
 
 def multiplied(mixing: Mixing, device: torch.device) -> Multiplied:
-    """Return the matrix as it is multiplied: an exact mean in the widest type, all else in float32.
+    """Return the matrix in the type in which it is multiplied: the widest for an exact mean, else float32.
 
     Float64 would take twice as long. The rows of a mixing matrix sum to one, so the rounding error is relative to the
-    values themselves, as that of storing them is.
+    values themselves, like the error of storing them.
     """
     if not isinstance(mixing, np.ndarray):
         single = mixing.astype(np.float32)
@@ -319,13 +319,13 @@ def multiplied(mixing: Mixing, device: torch.device) -> Multiplied:
 def _on_gpu(mixing: csr_array, device: torch.device) -> Tensor:
     """Return a sparse matrix on an NVIDIA GPU."""
     first, columns, values = (torch.from_numpy(each) for each in (mixing.indptr, mixing.indices, mixing.data))
-    with warnings.catch_warnings():  # torch calls the format new, and says that it does not check what SciPy made
+    with warnings.catch_warnings():  # torch warns that the format is new, and that it does not check SciPy's arrays
         warnings.filterwarnings("ignore", message="Sparse")
         return torch.sparse_csr_tensor(first, columns, values, size=mixing.shape, device=device)
 
 
 def _mixed(matrix: Multiplied, block_MD: Tensor, place_MD: Tensor | None) -> Tensor:
-    """Return T @ x, (M, D); computed in its place if there is one and the product can be written there."""
+    """Return T @ x, (M, D), written to `place_MD` if that is given and the product can be written there."""
     if not isinstance(matrix, Tensor):
         return torch.from_numpy(matrix @ block_MD.cpu().numpy()).to(block_MD.device)
     if matrix.dim() == 1:

@@ -1,4 +1,4 @@
-"""The memory of one vector run: the averaged vectors, the peers' states, the examples, and who averages what.
+"""The memory of one vector run: the averaged vectors, the peers' states, the examples, and the averaging groups.
 
 On a CPU every tensor is a file-backed mapping that worker processes open by name, so nothing is copied between
 processes. On a device they are plain tensors of that device. The averaged vectors and the states exist twice: a phase
@@ -82,7 +82,8 @@ def allocate(folder: Path, name: str, shape: tuple[int, ...], dtype: torch.dtype
     return handle
 
 
-#: Stands for a side: a peer that has never trained has no state of its own yet, but shares one of the first states.
+#: In place of a side, for a peer that has never trained: it has no state of its own, but shares one of the first
+#: states.
 FIRST = 2
 
 
@@ -93,11 +94,11 @@ def other(side: int) -> int:
 
 @dataclass
 class States:
-    """An algorithm's states of all peers, in its own types.
+    """The states of all peers, in the algorithm's own types.
 
     clients    the peers' states (P, ...), on two sides; the leading process knows which side each peer's state is on
-    first      the states before the first training (F, ...), one for all peers that start alike
-    first_P    (P,) int64, the index in `first` of each peer's
+    first      the states before the first training (F, ...), one for all peers with the same start
+    first_P    (P,) int64, the index in `first` of each peer's state
     sent       the clients' updates (P, ...); None without a server, as the next two
     received   the server's broadcast to its clients
     server     the server's state
@@ -208,17 +209,17 @@ class JobNetwork:
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Description of one method with one seed for a worker that trains, averages and evaluates; the tensors are
-    elsewhere.
+    """One method with one seed, for a worker that trains, averages and evaluates; the tensors are elsewhere.
 
     networks        the peers' networks, one or more
-    network_P       by peer the index of its network
+    network_P       index of each peer's network
     criterion       the loss of the outputs
     batch_P         each peer's batch size
     steps_P         each peer's steps per round
     score_scale_P   one unit of each peer's regression targets in units of the data; 1 for classification
     algorithm       its name and settings
-    learning        the federation's settings: who takes part in a round, how updates are combined and made private
+    learning        the federation's settings: which peers take part in a round, how updates are combined and made
+                    private
     outer           outer steps after averagings; None: there are none
     """
 
@@ -255,7 +256,7 @@ class Job:
         return max(each.layout.n for each in self.networks)
 
     def narrowed(self, number: int) -> Job:
-        """Return this job as peers with the network of this number see it: as if all had that one."""
+        """Return this job for the peers with the network of this number, as if all peers had that network."""
         if len(self.networks) == 1:
             return self
         network = self.networks[number]
@@ -322,8 +323,9 @@ class Workspace:
     view       how each peer sees the inputs; None if all see them unchanged
     index      by group the columns of x, (D,) ascending if they are the same for all members, else (M, D)
     rows       by group the rows of x, (M,)
-    class_weight_PC   weight of each class in each peer's loss; None: all examples count alike
-    states     the algorithm's states, for each network of the job: rows of all peers, those of its own peers in use
+    class_weight_PC   weight of each class in each peer's loss; None: all examples count the same
+    states     the algorithm's states, for each network of the job: all peers have a row, and the peers with this
+               network use theirs
     mappings   the mappings of x and states, if they are in files
     """
 
@@ -340,7 +342,7 @@ class Workspace:
     mappings: tuple[mmap.mmap, ...] = ()
 
     def part(self, job: Job, number: int) -> Workspace:
-        """Return the workspace as peers with the job's network of this number see it."""
+        """Return the workspace for the peers with the job's network of this number."""
         if len(job.networks) == 1:
             return self
         width = self.x[0].shape[1] // job.longest * job.networks[number].layout.n
