@@ -1,9 +1,9 @@
 """Rosters: the numbered list of a federation's peers and their keys, signed by the federation's authority.
 
-A roster is passed on from peer to peer and from disk to disk, so it carries its own proof: whoever brings it, the
+A roster is passed on from peer to peer and from disk to disk, so it carries its own proof: whichever peer sends it, the
 signature shows that the authority wrote it, and the highest number wins. A roster has exactly one encoding in bytes;
-any other is rejected, so no bit can differ in one that is accepted. The same form of signature (`statement`) is used
-for everything else that is relayed about third parties.
+any other is rejected, so an accepted roster has the same bits everywhere. The same form of signature (`statement`) is
+used for everything else that is relayed about third parties.
 
 Pure: keys and bytes come in as arguments; files and certificates are in `peer/runtime/identity.py`.
 """
@@ -253,7 +253,7 @@ def _body(roster: Roster) -> dict[str, object]:
 def _parsed(data: Any) -> Roster:
     """Return the roster in parsed JSON; wrong types raise ValueError, TypeError or KeyError.
 
-    Another encoding of the same roster shows in the caller's comparison.
+    The caller's comparison finds another encoding of the same roster.
     """
     entries = tuple(
         Entry(
