@@ -55,7 +55,7 @@ class LossyStream:
 
 def _ready(descriptor: int, patience_ms: int) -> bool:
     """Return whether a write would fail or succeed without waiting, now or a moment later."""
-    if not hasattr(select, "poll"):  # Windows knows it of sockets only
+    if not hasattr(select, "poll"):  # Windows polls sockets only
         return True
     waiting = select.poll()
     waiting.register(descriptor, select.POLLOUT)
