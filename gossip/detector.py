@@ -115,7 +115,7 @@ class Detector:
         self._probes: list[_Probe] = []
         self._relays: dict[int, _Relay] = {}
         self._suspicions: dict[str, _Suspicion] = {}
-        self._unsure: set[str] = set()  # peers whose probe failed and of which it is not known yet whether they live
+        self._unsure: set[str] = set()  # peers whose probe failed, until it is known whether they live
         self._received: dict[str, int] = {}  # tick of the last message from each peer itself
         self.round_trips = RoundTrips()
         self._living = 0
