@@ -184,7 +184,7 @@ class MemberTable:
         return "new"
 
     def find(self, claim: Claim) -> bool:
-        """Hold a verdict of this peer's own; return False if it adds nothing."""
+        """Store a verdict of this peer's own; return False if it adds nothing."""
         held = self._held[claim.about]
         alive = held.statement is not None and held.statement.state == "alive"
         if not alive or held.status == "dead" or (held.ours is not None and claim.state == "suspect"):
@@ -193,7 +193,7 @@ class MemberTable:
         return True
 
     def withdraw(self, peer: str) -> bool:
-        """Drop this peer's own verdict that another one is dead, and others' on it; return False if there is none."""
+        """Drop all verdicts on a peer that this one declared dead; return False if it did not."""
         held = self._held[peer]
         if held.status != "dead":
             return False
@@ -216,7 +216,7 @@ class MemberTable:
     def choose(self, to: str, known_badly: Sequence[str] = (), *, newcomer: bool = False) -> tuple[Claim, ...]:
         """Choose the claims to attach to a message to `to`, at most CLAIMS_MAX and _CLAIMS_BYTES_MAX.
 
-        Verdicts on the recipient come first, so that it can refute them (Lifeguard's buddy system), then the peers of
+        Verdicts on the recipient come first, so that it can refute them (Lifeguard's buddy system), then the peers on
         which it has outdated claims (`known_badly`), then news, then the table's entries in turn. A newcomer gets this
         peer's own statement before the news, and as much of the table as fits.
         """

@@ -48,7 +48,7 @@ def has_moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
 def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
     """Yield which peers are active in each exchange, (P,) bool each, and finally which were active in any of them.
 
-    `active_P` are those that have moved, which are active in the first exchange.
+    `active_P`: the peers that have moved, which are active in the first exchange.
     """
     yield active_P
     for matrix in matrices:

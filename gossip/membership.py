@@ -219,7 +219,7 @@ class Membership:
     # ---------------------------------------------------------------------------------------------------------- claims
 
     def _learn(self, sender: str, claims: Sequence[Claim]) -> tuple[list[Out], list[str]]:
-        """Take new claims; return the effects, and the peers of which the sender has outdated claims.
+        """Take new claims; return the effects, and the peers on which the sender has outdated claims.
 
         Changes are counted over a whole message: an old statement and a later verdict of death are one change.
         """

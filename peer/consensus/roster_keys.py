@@ -8,8 +8,8 @@ voter.
 
 A voter with another key is another voter. No majority counts both, since each roster names one key, and two rosters
 between which a key has changed differ by two voters (`VoterSet.near`): first a round names the roster without the old
-key, then another round names a roster with the new key. So enough of the remaining voters know whatever the old key has
-promised, as when one voter leaves and a stranger joins, and only its own promises bind the new key. Promises of the old
+key, then another round names a roster with the new key. So enough of the remaining voters know every promise of the old
+key, as when one voter leaves and a stranger joins, and only its own promises bind the new key. Promises of the old
 key that are on the peer's disk bind the peer, too, which harms nothing; nobody needs the promises that are not. If the
 roster without the old key were left out, an acceptance by the new key would count for a majority of the roster with the
 old one, and two models could be in force after one round.

@@ -5,9 +5,9 @@ model are durable, and at most one proposal per term and round. Acceptances of a
 round is applied. There is no log: the model after a round is the log, and at most one round is under way. A peer that
 is behind gets the newest certificate, fetches that model and goes on from there.
 
-A coordinator that has itself accepted a proposal for the next round proposes that one again in its own term before
-anything else: a majority may have accepted it. The votes ensure that its own is the newest of all such proposals
-(`election.py`). Acceptances of an earlier term never count for a later one.
+A coordinator that has itself accepted a proposal for the next round first proposes it again in its own term: a majority
+may have accepted it. The votes ensure that it is the newest of all such proposals (`election.py`). Acceptances of an
+earlier term never count for a later one.
 
 Committed rounds change the voter set: each names the roster that counts from the next round on. A majority of that
 roster and a majority of the one in force must accept the round. The two rosters differ by at most one voter, so that

@@ -333,7 +333,7 @@ class RoundConsensus:
             self._close()
 
     def _gather(self) -> None:
-        """Begin to collect updates for the round under way; under a goal, those that wait go over to it."""
+        """Begin to collect updates for the round under way; under a goal, waiting updates are carried over."""
         at = self.round_commit.election.hard_state.term, self.applied + 1
         self._gathering.at(at, self.state.now, None if self.spec.goal is None else self.in_force()[0])
 

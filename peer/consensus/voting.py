@@ -193,7 +193,7 @@ def begins_anew(consensus: VotingIn) -> bool:
 def _knows_enough(state: NodeState, voter_set: VoterSet, number: int | None) -> bool:
     """Return whether more than half of the other voters have met this process, and know no roster later than `number`.
 
-    None: whatever rosters they know.
+    With None the rosters that they know do not matter.
     """
     others = voter_set.voters - {state.me}
     heard = [

@@ -50,7 +50,7 @@ def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
 
 
 def weight_limits(state: NodeState, group: str) -> WeightLimits:
-    """Return the limits of the weight that one member of this group may send another, and hold."""
+    """Return the limits of the weight that a member of this group may send to another, and hold."""
     members, union = len(state.peer_groups.groups[group].members), state.peer_groups.averaging[group].overlay.union
     if state.setup.federation.learning.weights == "uniform" and not state.setup.own_weights:
         return WeightLimits.among(members, both_ways=not union.is_directed())
@@ -108,7 +108,7 @@ def _weight_max(state: NodeState, other: str | None, group: str) -> float:
 
 
 def _consensus_specs(state: NodeState) -> dict[str, ConsensusSpec]:
-    """Return the specs of this peer's consensus groups; those of other groups name only their members."""
+    """Return the specs of all consensus groups; specs of groups without this peer name only their members."""
     specs = {}
     if state.peer_groups.consensus_by_group:
         for id, group in state.peer_groups.elsewhere.items():

@@ -9,7 +9,7 @@ anew, and training under way is done again. The sender is charged as for any rej
 carried over, so that nobody can make us start again and again.
 
 A failure on another event (a tick, a training result) has no sender to charge, and would come again in the next step:
-it is raised, and whoever runs the node ends it.
+it is raised, and the driver of the node ends it.
 """
 
 from __future__ import annotations

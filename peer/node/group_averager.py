@@ -48,7 +48,7 @@ class GroupAverager:
         return self.state.peer_groups.gossip[group].every
 
     def _last(self, group: str) -> int:
-        """Return the last round that is followed by an averaging of a group; 0: there is none."""
+        """Return the last round that is followed by an averaging of a group; 0: no round is."""
         return self.state.setup.federation.learning.rounds // self._every(group) * self._every(group)
 
     def take_over(self) -> None:

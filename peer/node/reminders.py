@@ -141,7 +141,7 @@ def _proof(group: str, way: Way, signed: Signed) -> ChannelProof:
 
 
 def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder) -> None:
-    """Check what this peer is shown of itself, and act on it if this peer has signed it."""
+    """Check the proofs about this peer in a reminder, and act on those that it has signed."""
     shown = reminder.generation
     if shown is not None:
         text = generation_text(_federation(state), state.me, shown.incarnation, shown.generation, shown.nonce)

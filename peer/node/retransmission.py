@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 #: second, a link that has come back would stay idle for longer than a person takes for normal (5 s at 25 ms).
 WAIT_MIN, WAIT_MAX = 8, 200
 #: Factor of the usual wait up to which waits between repeats grow. They double to ease a crowded link, but no further:
-#: of a dozen channels at 30 % loss one is always at its third repeat, and everybody waits for that one.
+#: of a dozen channels at 30 % loss one is always at its third repeat, and all peers wait for that one.
 _GROWTH_MAX = 4
 
 #: (peer, group, seq)

@@ -168,7 +168,7 @@ class LocalTrainer(Training):
             return self.local_task.evaluate(x_n)
 
     def validate(self, x_n: Tensor) -> tuple[float, float] | None:
-        """Return (score, loss) of a model (n,) on the examples held out for validation; None: there are none."""
+        """Return (score, loss) of a model (n,) on the examples held out for validation; None: no such examples."""
         if not len(self.local_task.valid_part):
             return None
         with unrounded(self.local_task.device):

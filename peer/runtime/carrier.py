@@ -142,7 +142,7 @@ class Carrier:
         return task
 
     async def _carry(self, sender: str, peer: str, stream: Stream, onward: TwoWayLink) -> None:
-        """Pass the bytes of one stream to another one, and those of the other one back."""
+        """Pass the bytes of each of two streams on to the other."""
         pair = (min(sender, peer), max(sender, peer))
         self.under_way[pair] += 1
         try:
@@ -172,7 +172,7 @@ class _End(Protocol):
         """Send bytes."""
 
     async def end(self) -> None:
-        """End it."""
+        """End the connection."""
 
 
 @dataclass(frozen=True, slots=True)

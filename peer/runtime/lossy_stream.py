@@ -1,7 +1,7 @@
 """A text stream that nobody waits for, such as the standard error of a peer.
 
 A disk may be full behind it, its reader may have ended or stand still, a terminal may have been stopped or hung up.
-None of this concerns the peer: what the stream does not take at once is lost, and the writer is told.
+None of this concerns the peer: text that the stream does not take at once is lost, and the writer learns it.
 """
 
 from __future__ import annotations

@@ -46,8 +46,8 @@ class Prepared:
 
     federation   federation of the contract in force
     identity     None: plain HTTP on this machine, without identities
-    going        the contract that it continues with
-    trainer      its training under the federation's algorithm
+    going        contract with which the peer continues
+    trainer      the peer's training under the federation's algorithm
     secret       source of its noise, kept in the state folder (`secret.py`); b"": no noise is used
     refresh      looks for changes of its data; None: changes are not taken up
     metrics      further metrics of its model, by name

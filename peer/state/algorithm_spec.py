@@ -27,7 +27,7 @@ class AlgorithmSpec:
     trains_at_once  whether clients train as soon as a round opens, so that its deadline begins then; False: they train
                     when their other groups are done as well, so the deadline begins with the first update
     number          client number that an update states; None: it states none
-    fixed           whether the clients stay those of the start
+    fixed           whether the clients must stay the same as at the start
     server_fault    what else is wrong with a server's state of finite values; None: nothing
     goal            number of updates, also of earlier rounds, that close a round; None: a round waits for the updates
                     of all its participants, and takes no others

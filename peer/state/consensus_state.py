@@ -41,7 +41,7 @@ class PendingUpdate:
     client: bytes
 
 
-#: Most voters of which each one is needed for a majority.
+#: Most voters with which every single voter is needed for a majority.
 _ALL_NEEDED = 2
 
 

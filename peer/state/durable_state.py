@@ -166,7 +166,7 @@ class DurableState:
                  the process that was met under that incarnation
     left         it handed everything over and left
     rekeyed      it was stored when this peer had another key: the peer was revoked and admitted again
-    consensus_states     consensus states by group, also of those that the peer has left (`put_aside`); empty if peers
+    consensus_states     consensus states by group, including groups that the peer left (`put_aside`); empty if peers
                  average by themselves
     places       by group that a coordinator averages, places (D,) int64 of its scalars in the parameters
     """

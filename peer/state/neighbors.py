@@ -124,7 +124,7 @@ class Neighbors(dict[str, Neighbor]):
         return self._membership.status(peer) in ("dead", "left")
 
     def leaving(self, peer: str) -> bool:
-        """Return whether this peer leaves, and has not announced yet that it has handed everything over."""
+        """Return whether this peer is leaving, and has not announced yet that it has handed everything over."""
         return peer in self and self[peer].met and self._membership.status(peer) == "left"
 
     def received_since(self, peer: str, tick: int) -> bool:

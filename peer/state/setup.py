@@ -26,7 +26,7 @@ class PeerGroups:
     elsewhere            groups of other peers
     consensus_by_group   consensus groups of this peer, in which rounds are coordinated
     gossip               by group and consensus group, the settings of its averaging
-    asynchronous         those of `groups` in which shares are given while peers train, and not in rounds
+    asynchronous         ids of `groups` in which shares are given while peers train, and not in rounds
     """
 
     roster: Roster

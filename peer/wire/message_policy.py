@@ -65,8 +65,8 @@ class MessagePolicy:
     me, incarnation      our own
     other                sender by its certificate; None without certificates (plain HTTP): the envelope's sender counts
     peers                all peers in the roster
-    groups               every averaging group of the federation by id, also those that we are not in
-    consensus_by_group   every consensus group by group, also those that we are not in; empty without coordinators
+    groups               every averaging group of the federation by id, including groups without this peer
+    consensus_by_group   every consensus group by group, including those without this peer; empty without coordinators
     version              of the wire, for answers
     """
 

@@ -282,7 +282,7 @@ def _typed(value: Any, kind: type) -> Any:
 
 
 def _check(roster: Roster) -> None:
-    """Raise RosterError if the roster is inconsistent, whoever made it (C06: two peers with one id, key or address)."""
+    """Raise RosterError if a roster, signed or not, is inconsistent (C06: two peers with one id, key or address)."""
     entries, keys = roster.entries, [entry.key for entry in roster.entries]
     names = [roster.federation, *(name for entry in entries for name in entry.models or ())]
     wrong = [f'"{name[:40]}" is not a name of 1 to {NAME_LETTERS_MAX} letters' for name in names if not _is_name(name)]
