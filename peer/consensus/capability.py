@@ -1,4 +1,4 @@
-"""Ranking of candidates for coordinator by what their machines can do: an order, not a rule, since any peer may win.
+"""Ranking of candidates for coordinator by what their machines can do: an order, since any peer may be elected.
 
 Torch is not imported here, on purpose.
 """

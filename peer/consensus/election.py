@@ -105,7 +105,7 @@ class Election:
 
     voter_sets     known voter sets; `force` is the number of the one in force
     hard_state     term and vote, as they were last made durable
-    progress       of this peer; the driver of the machine keeps it up to date
+    progress       progress of this peer; the driver of the machine keeps it up to date
     patience       from 0 (the most capable peer) to 1 (`capability.py`)
     draws          source of the random waits; consumed as time goes on
     sign           signs with this peer's key; `verify_under`: verifies by the keys of a roster

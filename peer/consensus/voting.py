@@ -177,7 +177,7 @@ def allow_voting(consensus: VotingIn) -> None:
 
 
 def begins_anew(consensus: VotingIn) -> bool:
-    """Return whether a round that only peers without a round commit would begin anew: others have a later one.
+    """Return whether a round by this peer, or by others without a round, would begin anew: some peer has a later one.
 
     Under a federation's first roster all members begin without a round. Without a server, the round that a peer states
     is the round of its trainings, which says nothing about a group that has just come to be.

@@ -188,7 +188,7 @@ class Dispatch:
                 state.send(peer, Value(group=group, round=state.durable.round, value_D=value_D.to(torch.float32)))
 
     def _speak_older(self, peer: str) -> bool:
-        """Send a peer that rejected a frame an older version of the wire; return whether that explains the rejection.
+        """Use an older version of the wire for a peer that rejected a frame; return whether that explains it.
 
         Several frames are under way when the first of them is rejected, and a rejection does not name its frame. So
         within the longest time between two Hellos it is taken to mean frames of the newer version.

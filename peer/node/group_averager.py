@@ -133,7 +133,7 @@ class GroupAverager:
     def _furthest(self) -> int:
         """Return the round after which the newest mean of any group was averaged, or the present one if it is later.
 
-        The result stays below the last averaging of each group that has not had it, so that this peer takes part in it.
+        The result is before the last averaging of each group that has not had it, so that this peer takes part in it.
         """
         before = self.state.durable.round
         done = {group: each.applied * self._every(group) for group, each in self.consensus_by_group.items()}

@@ -276,7 +276,7 @@ def on_roster(state: NodeState, peer: str, news: RosterNews) -> Roster | None:
 
 
 def close_books(state: NodeState, anew: Collection[str] = ()) -> None:
-    """Close the channels with revoked peers: open transfers come back, and the mass that they have is written off.
+    """Close the channels with revoked peers: open transfers come back, mass that they have is written off by name.
 
     The same holds for peers that were admitted again with another key: those in `anew` and, if this peer was away
     meanwhile, peers whose stored signature is not by their present key.

@@ -1,8 +1,8 @@
 """Reminders of forgotten state: a peer believes that it forgot something only if shown its own signature.
 
 A Hello states what its sender remembers of the recipient, and may lie; so it changes none of the recipient's numbers.
-If a peer remembers more of another than the other's Hello states, it shows the other what that has signed (`Reminder`):
-a start of its process with its incarnation at that time, or a transfer or an acknowledgement on a channel between the
+If a peer remembers more of another than the other's Hello states, it shows what the other has signed (`Reminder`): a
+start of its process with its incarnation at that time, or a transfer or an acknowledgement on a channel between the
 two. The other checks its own signature. A statement without such proof is rejected (`unproven`), but never charged: if
 the last exchange was in version 1 of the wire, which has no signatures, an honest peer may truly state it, with every
 Hello, of a peer that lost its memory. If the other has forgotten what it signed, it comes back as a new incarnation; if

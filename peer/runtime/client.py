@@ -326,7 +326,7 @@ class PeerLinks:
         return _Link(_Queue(self._limits.stale_s), _Queue(math.inf))
 
     def _tls(self, peer: str, link: _Link) -> ssl.SSLContext | None:
-        """Return the TLS context for a peer, made at first use: most smaller ids never need one. None: no TLS."""
+        """Return the TLS context for a peer, made at first use: most peers of smaller ids need none. None: no TLS."""
         if link.tls is None and self._contexts is not None:
             link.tls = self._contexts(peer)
         return link.tls

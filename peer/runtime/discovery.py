@@ -122,7 +122,7 @@ class Discovery:
     async def _ask(self, zeroconf: Any, name: str, *, near: bool) -> None:
         """Report the peer behind an announcement if it is of our federation, complete, and can be reached from here.
 
-        A loopback address belongs to another machine, unless this peer is reached at one, too (`near`).
+        An announced loopback address is another machine's own, unless this peer is reached at one, too (`near`).
         """
         from zeroconf.asyncio import AsyncServiceInfo
 

@@ -59,7 +59,7 @@ class VoterSet:
     def near(self, other: VoterSet) -> bool:
         """Return whether the two differ by at most one voter, so that each majority of one meets each of the other.
 
-        A voter with another key is another voter, which may not know what the first one promised. So such a change
+        A voter with another key is another voter, which may not know what the first one promised. So a changed key
         counts as two voters: one is gone, and one is new.
         """
         same_keys = all(self.keys.get(voter, key) == key for voter, key in other.keys.items())
