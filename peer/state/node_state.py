@@ -1,5 +1,4 @@
-"""State that the parts of a node share: setup, durable state, other peers, phase, and the effects of the step under
-way.
+"""State that the parts of a node share: setup, durable state, other peers, phase, and the current step's effects.
 
 `write` is the only way to change the durable state: the entry is applied and at once becomes an effect, before any
 message that follows from it.
