@@ -76,7 +76,7 @@ class Claim:
     signature: bytes
 
     def __hash__(self) -> int:
-        """Return a hash of the signature, which all other fields are signed by: tables of news ask for it often."""
+        """Return a hash of the signature, which covers all other fields: tables of news need it often."""
         return hash((self.author, self.signature))
 
     @property

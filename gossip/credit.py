@@ -1,8 +1,8 @@
-"""Credit of the authors of verdicts: how many of each one's were refuted lately. A pure account, in ticks.
+"""Credit of the authors of verdicts: how many verdicts of each were refuted lately. A pure account, in ticks.
 
-One false verdict proves nothing: packets get lost, and a peer that paused for a minute was dead to all. So each refuted
-verdict is a mark, marks fade, and an author with too many marks is not believed until they have faded. From then on,
-hundreds of ticks pass between two of its verdicts that count, however many it signs.
+One false verdict proves nothing: packets get lost, and a peer that paused for a minute seemed dead to all. So each
+refuted verdict is a mark, marks fade, and an author with too many marks is not believed until they have faded. From
+then on, hundreds of ticks pass between two of its verdicts that count, however many it signs.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 A probe has three stages: a ping; helpers are asked and the ping is repeated; it has failed. Probes go alternately to
 the successor in the ring of living ids and to a random peer: the former bounds the time until a death is detected, the
-latter detects what the single predecessor misses. Each peer checks a suspicion, whoever began it, by pings of its own.
+latter detects what the single predecessor misses. Each peer checks every suspicion, its own or not, by its own pings.
 It ends with the verdict *dead* only if the suspect has answered none of them, and sent nothing else, for the whole
 wait. Others' findings make a peer ping sooner and shorten its wait, but never suffice for the verdict. A suspicion ends
 without a verdict when `changed` reports a new statement of the suspect.
@@ -115,7 +115,7 @@ class Detector:
         self._probes: list[_Probe] = []
         self._relays: dict[int, _Relay] = {}
         self._suspicions: dict[str, _Suspicion] = {}
-        self._unsure: set[str] = set()  # peers whose probe failed and of which it is not known yet whether they live
+        self._unsure: set[str] = set()  # peers whose probe failed, until it is known whether they live
         self._received: dict[str, int] = {}  # tick of the last message from each peer itself
         self.round_trips = RoundTrips()
         self._living = 0
@@ -179,7 +179,7 @@ class Detector:
         return most or clock - self._received.get(probe.target, 0) <= lately
 
     def received(self, peer: str, clock: int) -> None:
-        """Record that a message, whatever its content, came from this peer itself: it is alive."""
+        """Record that a message, whatever its content, came from `peer` itself: it is alive."""
         self._received[peer] = clock
         if peer in self._suspicions:
             self._suspicions[peer].asked = None

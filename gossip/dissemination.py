@@ -35,8 +35,8 @@ Taken = Literal[
 CLAIMS_MAX = 8
 #: Bytes of the claims in one message: what 4 KiB leave beside an envelope with two ids of 64 letters.
 _CLAIMS_BYTES_MAX = 3_500
-#: Each news is sent this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it gossips in
-#: bigger rounds). Fifteen transmissions by each of 16 peers reach everyone at 30 % loss.
+#: Each piece of news is sent this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it
+#: gossips in bigger rounds). Fifteen transmissions by each of 16 peers reach everyone at 30 % loss.
 _RETRANSMITS = 3
 #: Entries of the table that fill up an ordinary message; a newcomer gets as many as fit.
 _FILL = 2
@@ -99,7 +99,7 @@ class MemberTable:
         self._sent: dict[Claim, int] = {}  # news, and how often each was sent
         self._urgent: set[Claim] = set()  # news that is worth messages of its own
         self._turn = 0
-        self._living: tuple[str, ...] | None = None  # None where a record has changed since it was asked for
+        self._living: tuple[str, ...] | None = None  # None if a record has changed since the last call
 
     @property
     def roster(self) -> tuple[str, ...]:
@@ -184,7 +184,7 @@ class MemberTable:
         return "new"
 
     def find(self, claim: Claim) -> bool:
-        """Hold a verdict of this peer's own; return False if it adds nothing."""
+        """Store a verdict of this peer's own; return False if it adds nothing."""
         held = self._held[claim.about]
         alive = held.statement is not None and held.statement.state == "alive"
         if not alive or held.status == "dead" or (held.ours is not None and claim.state == "suspect"):
@@ -193,7 +193,7 @@ class MemberTable:
         return True
 
     def withdraw(self, peer: str) -> bool:
-        """Drop this peer's own verdict that another one is dead, and others' on it; return False if there is none."""
+        """Drop all verdicts on a peer that this one declared dead; return False if it did not."""
         held = self._held[peer]
         if held.status != "dead":
             return False
@@ -216,7 +216,7 @@ class MemberTable:
     def choose(self, to: str, known_badly: Sequence[str] = (), *, newcomer: bool = False) -> tuple[Claim, ...]:
         """Choose the claims to attach to a message to `to`, at most CLAIMS_MAX and _CLAIMS_BYTES_MAX.
 
-        Verdicts on the recipient come first, so that it can refute them (Lifeguard's buddy system), then the peers of
+        Verdicts on the recipient come first, so that it can refute them (Lifeguard's buddy system), then the peers on
         which it has outdated claims (`known_badly`), then news, then the table's entries in turn. A newcomer gets this
         peer's own statement before the news, and as much of the table as fits.
         """
@@ -252,7 +252,7 @@ class MemberTable:
                 yield from self._held[peer].claims[:2]
 
     def _forget(self, claims: Iterable[Claim]) -> None:
-        """Drop claims from the news: told often enough, or no longer held."""
+        """Drop claims from the news: sent often enough, or no longer stored."""
         for claim in claims:
             self._sent.pop(claim, None)
             self._urgent.discard(claim)

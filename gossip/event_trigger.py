@@ -4,15 +4,15 @@ A peer keeps a reference r of its slice: the result of the last averaging in whi
 that it started with. Its slice v has *moved* if ||v - r|| > drift * ||r||. In an averaging, the peers whose slice has
 moved are active and give their shares as usual. An inactive peer gives nothing, keeps its weight, and sends an empty
 message, so that nobody waits for it. A peer that receives a share becomes active and gives from the next exchange on.
-Peers that are active at the end keep the result as their new r. So an averaging before which no slice has moved is a
-few empty messages, and if one has, all peers are active after as many exchanges as the diameter of the graph. What
-peers took as a result may differ if an averaging went on without a member; once that member is back, real peers give as
-if they had moved (`peer/node/rounds.py`).
+Peers that are active at the end keep the result as their new r. So if no slice has moved, an averaging is a few empty
+messages; if one has moved, all peers are active after as many exchanges as the diameter of the graph. The results that
+peers keep may differ if an averaging went on without a member; once that member is back, real peers give as if they had
+moved (`peer/node/rounds.py`).
 
 In exchange k the column of an inactive peer is that of the identity. Each matrix stays column-stochastic, so values and
-weights are conserved and push-sum's quotient is right whoever is inactive; an averaging in which all have moved is the
-usual one. The number of exchanges is that of a usual averaging, so peers that become active late take part in fewer of
-them. An exact mean has two exchanges: in the second all give everything, if any slice has moved.
+weights are conserved and push-sum's quotient is right, whichever peers are inactive; an averaging in which all have
+moved is the usual one. The number of exchanges is that of a usual averaging, so peers that become active late take part
+in fewer of them. An exact mean has two exchanges: in the second all give everything, if any slice has moved.
 
 Source: Kamp, Adilova, Sicking, Hüger, Schlicht, Wirtz, Wrobel, Efficient decentralized deep learning by dynamic model
 averaging, 2018: the local condition ||v - r||^2 > D, there with one common r and a coordinator that asks all. Here r
@@ -48,7 +48,7 @@ def has_moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
 def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
     """Yield which peers are active in each exchange, (P,) bool each, and finally which were active in any of them.
 
-    `active_P` are those that have moved, which are active in the first exchange.
+    `active_P`: the peers that have moved, which are active in the first exchange.
     """
     yield active_P
     for matrix in matrices:
@@ -57,7 +57,7 @@ def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
 
 
 def _sleeping(matrix: csr_array, active_P: Awake) -> csr_array:
-    """Return the matrix of an exchange in which inactive peers keep all they have."""
+    """Return the matrix of an exchange in which inactive peers keep all their mass."""
     active, inactive = (scipy.sparse.diags_array(each.astype(np.float64)) for each in (active_P, ~active_P))
     return csr_array(matrix @ active + inactive)
 

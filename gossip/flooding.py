@@ -1,10 +1,10 @@
-"""Flooding along an overlay: some members have one item each that all are to hold, and all pass on what is new to them.
+"""Flooding along an overlay: some members have one item each, and all pass on new items until every member has all.
 
 In the first exchange a member sends its item to all its neighbors; in each later one it sends them the items that were
 new to it in the exchange before, but not to the neighbors from which they came. So each item takes the shortest paths
-and crosses each edge at most once in each direction, and after as many exchanges as the longest of these paths has
-edges all members hold all items, without anybody that collects them. Until then a member waits: it cannot know the
-items that it lacks, but all members know from the overlay alone who sends one and how far away that member is.
+and crosses each edge at most once in each direction. After as many exchanges as the longest of these paths has edges,
+all members hold all items, though nobody collects them. Until then a member waits: it cannot know the items that it
+lacks, but the overlay alone shows which members send one and how far away they are.
 
 Messages are counted, not carried: the simulations know what each member holds in the end.
 """

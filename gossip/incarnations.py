@@ -83,10 +83,11 @@ class MemoryLoss:
 def meet(out: Outgoing, incoming: Incoming, theirs: ChannelMemory) -> MemoryLoss:
     """Compare this peer's memory of two channels with the other's; both ends come to the same result.
 
-    The number that they have taken must be at least the one known here to be taken and at most the one made here, with
-    the same weights; the same holds in the other direction. A sender that lost its memory and then made other transfers
-    under old numbers is found by the sums of weights: both ends add the same numbers in the same order, so honest sums
-    are equal to the last bit. If the new transfers had the very same weights, the decision REUSED has the same effect.
+    The number that the other has taken must be at least the number known here to be taken and at most the number made
+    here, with the same weights; the same holds in the other direction. A sender that lost its memory and then made
+    other transfers under old numbers is found by the sums of weights: both ends add the same numbers in the same order,
+    so honest sums are equal to the last bit. If the new transfers had the very same weights, the decision REUSED has
+    the same effect.
     """
     mine = (
         theirs.taken > out.made

@@ -1,4 +1,4 @@
-"""Bounds at which a channel or a peer pauses, for `transfers.py` and for scalar gossip at scale alike."""
+"""Bounds at which a channel or a peer pauses, for `transfers.py` and for scalar gossip at scale."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ class Mass:
         return float(self.value_D.norm()) / float(self.weight)
 
     def distance(self, other: Mass) -> float:
-        """Return how far this estimate of one vector is from another; neither estimate is made for that."""
+        """Return the distance between two estimates of one vector, without computing either estimate."""
         difference_D = torch.sub(self.value_D, other.value_D, alpha=float(self.weight / other.weight))
         return float(difference_D.norm()) / float(self.weight)
 

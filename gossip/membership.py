@@ -6,7 +6,7 @@ signed claims, claims become changes of status, and this peer refutes verdicts o
 news makes a few messages of its own; everything else travels on pings and pongs. Dead peers are pinged now and then
 with the verdicts on them, so that partitions heal by themselves.
 
-Time is the ticks handed in; a long gap counts as a pause of this process and not as silence of the others. Methods
+Time is the ticks passed in; a long gap counts as a pause of this process and not as silence of the other peers. Methods
 return the effects to carry out, in order: `SendProbe`, `MemberChange`, `Rejection`, `OtherSelf`.
 
 Sources: Das, Gupta, Motivala, SWIM, 2002; Dadgar, Phillips, Currey, Lifeguard, 2018.
@@ -78,8 +78,8 @@ class Membership:
         self._next_revisit = int(draws.integers(self._timing.revisit))
         self._wanted: tuple[int, State, Advert] = incarnation, "alive", advert
         self._next_passing: dict[str, int] = {}
-        #: Peers that were heard after this one's verdict of death: the statements that it was about, and whether the
-        #: peer was sent a message since.
+        #: By peer that was heard after this peer's verdict of death, the number of the statement that the verdict was
+        #: about; and those of these peers that were sent no message since.
         self._withdrawn: dict[str, tuple[int, int]] = {}
         self._returned: set[str] = set()
         self._reported: Claim | None = None
@@ -105,7 +105,7 @@ class Membership:
         return self._members[peer].status
 
     def last_statement(self, peer: str) -> Claim | None:
-        """Return the newest statement held of a peer of the roster."""
+        """Return the newest known statement of a peer of the roster."""
         return self._members[peer].statement
 
     @property
@@ -136,10 +136,10 @@ class Membership:
         return out
 
     def received(self, sender: str) -> list[Out]:
-        """Record that a message, whatever its content, came from this peer itself: it is alive.
+        """Record that a message, whatever its content, came from the sender itself: it is alive.
 
-        A verdict of this peer's own that it is dead is withdrawn. Where packets are lost, waiting until the sender has
-        heard of the verdict and has refuted it would take two more messages, each of which may be late by seconds.
+        This peer's own verdict that the sender is dead is withdrawn. Where packets are lost, waiting until the sender
+        has heard of the verdict and has refuted it would take two more messages, each of which may be late by seconds.
         """
         if sender not in self._members:
             return []
@@ -219,9 +219,9 @@ class Membership:
     # ---------------------------------------------------------------------------------------------------------- claims
 
     def _learn(self, sender: str, claims: Sequence[Claim]) -> tuple[list[Out], list[str]]:
-        """Take new claims; return the effects, and the peers of which the sender has outdated claims.
+        """Take new claims; return the effects, and the peers on which the sender has outdated claims.
 
-        Changes are those over the whole message: an old statement and a later verdict of death are one change.
+        Changes are counted over a whole message: an old statement and a later verdict of death are one change.
         """
         before = {claim.about: self.status(claim.about) for claim in claims if claim.about in self._members}
         because: dict[str, str] = {}
@@ -257,7 +257,7 @@ class Membership:
     def _take(self, claim: Claim) -> Taken:
         """Take a claim about another peer; if a statement refutes verdicts, mark their authors.
 
-        If this peer had found the same, no author is marked: what it could not reach, others could not either.
+        If this peer had the same verdict, no author is marked: other peers could not reach the subject either.
         """
         held = self._members[claim.about] if claim.about in self._members else MemberRecord()
         found = held.ours is not None
@@ -320,7 +320,7 @@ class Membership:
         return [OtherSelf("duplicate" if theirs > ours else "forgotten", claim)]
 
     def _accuse(self, found: Accuse) -> list[Out]:
-        """Sign and hold a finding of this peer's own, unless the claims held already cover it."""
+        """Sign and store a finding of this peer's own, unless the stored claims already cover it."""
         held = self._members[found.peer]
         if held.statement is None:
             return []

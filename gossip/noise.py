@@ -29,7 +29,7 @@ class Noise:
             raise NoiseError(f"noise: scale = {self.scale:g}: write a number above 0, as large as the values to hide")
 
     def tolerance(self, wanted: float) -> float:
-        """Return the relative disagreement to which the noise, too, is averaged below `wanted`, in parameter units."""
+        """Return the relative disagreement at which the noise, too, is averaged below `wanted`, in parameter units."""
         return wanted / (1 + self.scale)
 
 

@@ -13,7 +13,7 @@ An attacker that lacks one share knows the value only up to that noise, so its s
 
 The random values must come from a source that neighbors cannot compute, so they are handed in; a run's own streams
 follow from a seed that all peers know. Noise takes additional exchanges to average away: if it is s times as large as
-the differences between peers, those that the tolerance takes for a spread s times as large.
+the differences between peers, as many as the tolerance takes for a spread s times as large.
 
 Source: Bouchra Pilet, Frey, Taiani, Robust Privacy-Preserving Gossip Averaging, 2019.
 """

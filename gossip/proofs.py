@@ -1,8 +1,8 @@
 """Signed proofs of a peer's own state, which others show to it when it has lost its memory.
 
-No peer can claim for another one which process and incarnation it is, or how many transfers it has made or taken: a
-peer that remembers more of another than that one itself shows it the other's own signature. Each kind of text has its
-own tag, so that none passes for another, and names both ends and both incarnations.
+No peer can claim for another which process and incarnation that is, or how many transfers it has made or taken: a peer
+that remembers more of another than the other itself shows it the other's own signature. Each kind of text has its own
+tag, so that none passes for another, and names both ends and both incarnations.
 """
 
 from __future__ import annotations

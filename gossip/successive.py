@@ -1,10 +1,10 @@
 """Channels whose form changes while transfers are under way: each transfer is read in the form in which it was made.
 
-A transfer names its form, so one made before a change is repeated, taken and acknowledged unchanged. The *reference* of
-the sender's estimate must be the same on both ends whenever each of them changes its form, so it may depend on the
-transfers alone. The name "float32" would be ambiguous: it begins a reference if the form needs one, and is the form
-itself otherwise. So no transfer is made under that name after a change: plain float32 is then "float32/base", which
-always begins a reference, and "float32" keeps the meaning that it had in the channel's first form.
+A transfer names its form, so a transfer made before a change is repeated, taken and acknowledged unchanged. The
+*reference* of the sender's estimate must be the same on both ends, whenever each end changes its form, so it may depend
+on the transfers alone. The name "float32" would be ambiguous: it begins a reference if the form needs one, and is the
+form itself otherwise. So no transfer is made under that name after a change: plain float32 is then "float32/base",
+which always begins a reference, and "float32" keeps the meaning that it had in the channel's first form.
 """
 
 from __future__ import annotations

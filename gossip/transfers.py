@@ -328,7 +328,7 @@ def _same(channel: Incoming, share: NumberedTransfer) -> bool:
 def _digest(share: NumberedTransfer, size: int = _DIGEST_BYTES) -> bytes:
     """Return the digest, of so many bytes, of all that a repeat must not change.
 
-    Whoever makes another transfer with the same digest gains nothing: it counts as a repeat, and is not taken.
+    A sender gains nothing by another transfer with the same digest: it counts as a repeat, and is not taken.
     """
     digest = _HASHES[size]()
     digest.update(f"{share.round} {share.exchange} {share.weight.hex()} {share.form} ".encode())

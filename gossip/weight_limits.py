@@ -20,9 +20,9 @@ the other direction. Where weight flows back the way it came, as on every undire
 `averaging.py`, no member comes near it: an edge can carry at most what the others have.
 
 Where edges have one direction, weight travels in circles and `net` bounds nothing; `held` does. It is 2 n there, twice
-the total, since a member that lost its memory puts in 1 again: it stops no one before as many members as there are have
-lost their memory at about the same time. A share without room is not rejected for good: it stays open with its sender,
-and there is room once the peer has given. So no one is charged for that.
+the total, since a member that lost its memory puts in 1 again: it stops no one before n members have lost their memory
+at about the same time. A share without room is not rejected for good: it stays open with its sender, and there is room
+once the peer has given. So no one is charged for that.
 
 A neighbor that lost its memory begins new channels and knows nothing of the earlier ones. The weight that its earlier
 incarnations gave in excess of what they got is `before`; the peer that took it reports it in Hello, and both then use a

@@ -1,7 +1,7 @@
-"""Candidacies of each voter from which no committed round came: values and counting, no clock here.
+"""Candidacies of each voter that led to no committed round: values and counting, no clock here.
 
 A vote request raises the terms of the peers that grant it, and a peer that raises them again and again ends the
-elections of all others. So after each candidacy a peer is not voted for during a pause, twice as long as its last one;
+elections of all others. So after each candidacy a peer gets no votes during a pause, twice as long as its last one;
 when a round comes into force all pauses end. An honest candidate whose vote was split stands again only after its first
 pause is over.
 
@@ -23,7 +23,7 @@ _DOUBLINGS_MAX = 4
 class _Candidacies:
     """Candidacies of one voter.
 
-    term    newest term in which it stood; `taken`: it may be voted for in that term
+    term    newest term in which it stood; `taken`: whether it may be voted for in that term
     times   number of candidacies outside a pause; `until`: tick at which its pause ends
     """
 
@@ -44,7 +44,7 @@ class FailedCandidacies:
         self._of: dict[str, _Candidacies] = {}
 
     def rests(self, author: str, now: int) -> bool:
-        """Return whether this voter is within its pause, and is not voted for."""
+        """Return whether this voter is within its pause, and gets no votes."""
         known = self._of.get(author)
         return known is not None and now < known.until
 

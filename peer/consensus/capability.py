@@ -1,4 +1,4 @@
-"""Ranking of peers as candidates for coordinator by what their machines can do. An order, not a rule: any peer may.
+"""Ranking of candidates for coordinator by what their machines can do: an order, since any peer may be elected.
 
 Torch is not imported here, on purpose.
 """
@@ -11,8 +11,8 @@ from fedpeer.config.peer_file import MUCH_BANDWIDTH
 
 #: Bytes and examples with which a peer is halfway to the most capable one.
 MUCH_MEMORY, MANY_EXAMPLES = 16 * 2**30, 1000
-#: Parts of the waiting time. The accelerator's equals all others together, so that peers with one stand before peers
-#: without.
+#: Parts of the waiting time. The accelerator's part equals all others together, so that peers with an accelerator stand
+#: before peers without.
 _ACCELERATOR, _MEMORY, _BANDWIDTH, _EXAMPLES = 0.5, 0.2, 0.2, 0.1
 
 

@@ -1,6 +1,7 @@
-"""Updates of one round at its coordinator, until the round closes. Forgotten with the term: clients send them again.
+"""Updates of one round at its coordinator, until the round closes.
 
-Under an aggregation goal those that did not count wait for the next round.
+They are forgotten with the term: clients send them again. Under an aggregation goal, updates that did not count wait
+for the next round.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ class CollectedUpdates:
         """Start anew if `place` is another round or term.
 
         Args:
-            counted: by client, the round of its last update that counted; later ones are kept within a term. None: no
-                update is kept.
+            counted: by client, the round of its last update that counted; later updates are kept within a term. None:
+                no update is kept.
         """
         if place == self.place:
             return

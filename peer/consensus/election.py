@@ -10,18 +10,18 @@ everything the voter accepted. So the winner holds the newest committed round th
 
 A term counts only if a majority can have meant it. A peer's term is raised by its own vote for a candidate, and by a
 leader certificate, which carries a majority's signatures. The term that another peer states in a vote reply or a
-heartbeat reply raises nobody's; otherwise anyone could depose a coordinator and end every election by stating numbers.
-While there is a coordinator nobody votes. While there is none, a peer that stands again and again, or is elected and
-gets nothing done, is voted for less and less often (`candidacies.py`). A candidate whose term is too low asks for the
-lowest term in which a majority can promise its votes, by their own statements; voters that state a higher one are not
-asked.
+heartbeat reply raises no peer's term; otherwise anyone could depose a coordinator and end every election by stating
+numbers. While there is a coordinator, nobody votes. Without one, a peer that stands again and again, or is elected and
+commits nothing, gets votes less and less often (`candidacies.py`). A candidate whose term is too low asks for the
+lowest term in which a majority can promise its votes, by the voters' own statements; voters that state a higher term
+are not asked.
 
 A peer that has voted in a term that nobody won, and receives a heartbeat of an earlier term's coordinator, does not
-depose it: it sends its updates there (`followed`), applies the rounds that come into force, and accepts nothing in that
-term. When that coordinator has no majority left, all meet in a later term.
+depose that coordinator: it sends its updates there (`followed`), applies the rounds that come into force, and accepts
+nothing in that term. When that coordinator has no majority left, all peers meet in a later term.
 
-A machine that refuses connections shows that its process has ended: that coordinator is no longer waited for, however
-long leases are by then. A follower that receives nothing from it for two heartbeats sends it a message to find out.
+If the coordinator's machine refuses connections, its process has ended: peers no longer wait for it, however long
+leases are by then. A follower that receives nothing from it for two heartbeats sends it a message to find out.
 
 Disks or links may take longer than a poll: votes that arrive later count while the candidate is in that term, and polls
 last longer each time that nobody is elected.
@@ -31,25 +31,26 @@ processes, and so does this process when it stands still for that long: leases a
 again when nobody has stood still for a while.
 
 A leader certificate grows with the number of voters, so a heartbeat carries it only until the member replies in that
-term; from then on it carries its digest (`ShortHeartbeat`), which stands for a certificate that the recipient itself
-has verified. A recipient that knows no such certificate, since it was started again, does nothing: it does not reply,
-and a member without a reply for three heartbeats is sent the certificate again with each one. So lost messages delay
-nobody, and a digest that was made up is worth nothing.
+term. From then on the heartbeat carries the certificate's digest (`ShortHeartbeat`), which names a certificate that the
+recipient itself has verified. A recipient that does not know the certificate, since it was started again, does not
+reply; a member that has not replied for three heartbeats gets the certificate with each further heartbeat. So lost
+messages delay nobody, and a digest that was made up is worth nothing.
 
-Leases and waits serve progress only: whatever the ticks handed in do, safety rests on terms and signatures. Preference
-for capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
+Leases and waits serve progress only: safety rests on terms and signatures, whatever ticks are passed in. Preference for
+capable peers is the order in which they stand, not a rule: `patience` 0 stands first.
 
-A certificate proves that a majority of *its* roster voted. Once a round is applied, those of an earlier roster that
-differs from the one in force by two voters or more count no longer: a majority of it need not meet one of the roster in
-force, and of a federation that began with one peer that peer alone would be one for ever. A coordinator that was
-elected under such a roster steps down when the round that makes it so comes into force; nobody waits for its lease, and
-it stands again before all others. A peer that has applied no round yet knows no roster that is in force.
+A certificate proves that a majority of *its* roster voted. Once a round is applied, certificates of an earlier roster
+that differs from the one in force by two voters or more no longer count: a majority of that roster need not meet one of
+the roster in force, and in a federation that began with one peer, that peer alone would be a majority for ever. A
+coordinator that was elected under such a roster steps down when the round that outdates its roster comes into force;
+nobody waits for its lease, and it stands again before all others. A peer that has applied no round yet knows no roster
+that is in force.
 
-With fewer than three voters no majority survives the loss of one, so there is no failover: the lowest living id stands,
-and while the other one of two voters is away, rounds wait.
+With fewer than three voters no majority survives the loss of one, so there is no failover: the voter with the lowest
+living id stands, and while one of two voters is away, rounds wait.
 
 Sources: Ongaro and Ousterhout, In Search of an Understandable Consensus Algorithm, 2014, sections 5.2 and 5.4; Ongaro,
-Consensus: Bridging Theory and Practice, 2014, sections 4.2.3, 6.2 and 9.6. That heartbeats carry the votes is ours.
+Consensus: Bridging Theory and Practice, 2014, sections 4.2.3, 6.2 and 9.6. Heartbeats with votes are fedpeer's own.
 """
 
 from __future__ import annotations
@@ -86,29 +87,29 @@ from fedpeer.rejection import Rejection
 
 #: Terms further ahead than this are rejected: with an election every second it would take twelve days.
 TERM_JUMP_MAX = 2**20
-#: Terms further ahead than this are not believed on one peer's word: it would be so many elections in a row that a
-#: majority wanted, that nobody won, and of which this peer received nothing. A peer that missed more learns it from a
-#: leader certificate, or from a round that came into force.
+#: Terms further ahead than this are not believed on one peer's word: that would take so many elections in a row that a
+#: majority wanted, that nobody won, and of which this peer received nothing. A peer that missed more learns the term
+#: from a leader certificate, or from a round that came into force.
 RAISE_MAX = 16
 #: Earlier rosters that are remembered: a peer that is behind coordinates or certifies under one of them.
 _EARLIER_MAX = 8
 #: Leader certificates that are remembered by their digests: that of this term's coordinator, and that of an earlier
-#: term's, which is followed while this term has none. All others are of terms that are over.
+#: term's coordinator, which is followed while this term has none. All other certificates belong to past terms.
 _VERIFIED_MAX = 2
-#: Fewest voters of which one may die while the others go on.
+#: Fewest voters with which the others go on when one dies.
 _FAILOVER_MIN = 3
 
 
 class Election:
     """The election machine of one peer.
 
-    voter_sets     those that are known; `force` is the number of the one in force
+    voter_sets     known voter sets; `force` is the number of the one in force
     hard_state     term and vote, as they were last made durable
-    progress       of this peer; whoever drives the machine keeps it up to date
+    progress       progress of this peer; the driver of the machine keeps it up to date
     patience       from 0 (the most capable peer) to 1 (`capability.py`)
     draws          source of the random waits; consumed as time goes on
-    sign           with this peer's key; `verify_under`: by the keys of a roster
-    reads_short    whether a peer reads a `ShortHeartbeat`; earlier releases do not
+    sign           signs with this peer's key; `verify_under`: verifies by the keys of a roster
+    reads_short    returns whether a peer reads a `ShortHeartbeat`; earlier releases do not
     """
 
     def __init__(
@@ -142,10 +143,10 @@ class Election:
         self._now: int | None = None
         self._received = 0  # tick of the last heartbeat; a process that has just started cannot know that there is none
         self._last = ""  # its sender
-        self._ended_processes: set[str] = set()  # peers whose machines have refused connections since their last word
+        self._ended_processes: set[str] = set()  # peers whose machines refused connections since their last message
         self._asks = 0  # tick at which to test next whether the coordinator listens
         self._lease = self._timing.shortest
-        self._slow_at = 0  # tick at which somebody turned out to be alive after a longer silence
+        self._slow_at = 0  # tick at which a peer turned out to be alive after a longer silence
         self._deadline = self._wait()
         self._poll: Poll | None = None
         self._candidacy: Poll | None = None  # for votes in this term; late ones count, too
@@ -175,10 +176,10 @@ class Election:
 
     @property
     def followed(self) -> tuple[str, int] | None:
-        """The peer that takes this peer's updates, and its term; None if there is none.
+        """The peer that takes this peer's updates, and its term; None if no peer does.
 
-        The coordinator; or that of an earlier term, if this peer has voted in a later one that nobody won and received
-        a heartbeat of it lately.
+        It is the coordinator; or an earlier term's coordinator that sent a heartbeat lately, if this peer has voted in
+        a later term that nobody won.
         """
         if self.coordinator is not None:
             return self.coordinator, self.hard_state.term
@@ -187,10 +188,10 @@ class Election:
         return self._earlier[0].candidate, self._earlier[0].term
 
     def silent(self, peer: str) -> bool:
-        """Return whether this peer left the coordinator's heartbeats unanswered for so long that it is gone.
+        """Return whether `peer` left this coordinator's heartbeats unanswered for so long that it is gone.
 
-        The wait is shorter if its process is known to have ended. For the previous coordinator it counts from its last
-        heartbeat.
+        The wait is shorter if its process is known to have ended. For the previous coordinator the wait counts from its
+        last heartbeat.
         """
         longest = self._timing.refused if peer in self._ended_processes else self._timing.gone
         return self.leading and self._clock - self._answered.get(peer, self._clock) > longest
@@ -202,12 +203,12 @@ class Election:
 
     @property
     def audience(self) -> list[str]:
-        """Other members of the voter set in force and of those that follow it, sorted."""
+        """Other members of the voter set in force and of later ones, sorted."""
         known = (each.members for each in self.known.values() if each.number >= self.voter_set.number)
         return sorted(frozenset().union(*known) - {self.me})
 
     def outdated(self, number: int) -> bool:
-        """Return whether nothing counts under this roster: it is an earlier one, and its majorities may miss ours."""
+        """Return whether nothing under this roster counts: it is earlier, and its majorities need not meet ours."""
         named, now = self.known.get(number), self.voter_set
         return self.progress.applied > 0 and number < now.number and named is not None and not named.near(now)
 
@@ -237,13 +238,13 @@ class Election:
         return out + self._open_poll(self.hard_state.term + 1, pre=True)
 
     def stand_last(self, last: bool) -> None:
-        """Let all others stand first while nobody can connect to this peer, since what is carried is slower."""
+        """Let all others stand first while nobody can connect to this peer, since carried connections are slower."""
         if last != self._last_in_turn:
             self._last_in_turn = last
             self._deadline += self._timing.last if last else -self._timing.last
 
     def nobody_listens(self, peer: str) -> None:
-        """Take this peer for gone: its machine refuses connections, so its process has ended.
+        """Take `peer` for gone: its machine refuses connections, so its process has ended.
 
         It cannot come back as the coordinator of its term. If it is alive all the same, its next message shows that.
         """
@@ -454,9 +455,9 @@ class Election:
     def _defers(self, to: str, progress: Progress) -> bool:
         """Return whether to promise this candidate a vote, and if so give way to it for a while.
 
-        Of two peers that ask at the same time the one that is further goes on, then the one with the lower id;
-        otherwise both would stand, and split the votes. A peer gives way to each candidate once: one that receives no
-        answers may ask forever.
+        If two peers ask at the same time, the one that is further goes on, else the one with the lower id; otherwise
+        both would stand and split the votes. A peer gives way to each candidate once, since a candidate that receives
+        no answers may ask forever.
         """
         if to in self._deferred:
             return True
@@ -570,7 +571,7 @@ class Election:
         return out
 
     def _end_term(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
-        """End a term with two coordinators: somebody voted twice. Neither is followed; the next term decides."""
+        """End a term with two coordinators: a voter voted twice. Neither is followed; the next term decides."""
         text = f"coordinates in term {leader_certificate.term}, as {self.coordinator} does"
         doubles = self._seen((author for author, _ in leader_certificate.votes), sender)
         self._ended, self._candidacy = leader_certificate.term, None

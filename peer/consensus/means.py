@@ -19,8 +19,8 @@ from fedpeer.peer.state.events import AggregateUpdates, UpdatesAggregated
 from fedpeer.peer.wire.mean_bytes import VALUES, WEIGHT, mean_from_bytes, weight_and_values
 from fedpeer.rejection import Rejection
 
-#: Parts of a waiting time: for the peer's capability, and for not being the first of this group. So between a peer
-#: with an accelerator and one without the group decides nothing, and among equally capable peers everything.
+#: Parts of a waiting time: for the peer's capability, and for not being the first of this group. So the group decides
+#: nothing between a peer with an accelerator and a peer without one, and everything among equally capable peers.
 CAPABLE, FIRST = 2 / 3, 1 / 3
 
 
@@ -62,8 +62,8 @@ def spec_of(value_D: Tensor, *, weight_max: float, patience: float) -> Algorithm
 def patience_in(group: str, me: str, members: Collection[str], capable: float) -> float:
     """Return how long a peer waits before it stands for coordinator of this group, from 0 to 1.
 
-    `capable` is its waiting time by capability (`capability.py`); among equally capable members each group has another
-    one that is first.
+    `capable` is its waiting time by capability (`capability.py`). Among equally capable members, each group has its own
+    first one.
     """
     first = min(members, key=lambda peer: hashlib.blake2b(f"{group} {peer}".encode(), digest_size=8).digest())
     return CAPABLE * capable + (0.0 if me == first else FIRST)

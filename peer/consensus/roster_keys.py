@@ -1,20 +1,21 @@
-"""Keys by roster: a vote or an acceptance is signed under a numbered roster, and counts by the key that this one names.
+"""Keys by roster: a vote or an acceptance is signed under a numbered roster, and counts by the key that it names.
 
 A coordinator's votes and a round's acceptances are passed on while they matter. A peer that signed them may be revoked
-meanwhile, or admitted again with another key. Peers that were members then checked them then; peers that come or return
-later do it with the earlier rosters that their consensus group keeps. So no peer signs under a roster that names it
-with another key than its present one: until a round names the roster with its new key, it is no voter.
+meanwhile, or admitted again with another key. Peers that were members at the time checked the signatures then; peers
+that come or return later check them with the earlier rosters that their consensus group keeps. So no peer signs under a
+roster that names it with another key than its present one: until a round names the roster with its new key, it is no
+voter.
 
 A voter with another key is another voter. No majority counts both, since each roster names one key, and two rosters
 between which a key has changed differ by two voters (`VoterSet.near`): first a round names the roster without the old
-key, then one names a roster with the new key. So whatever the old key has promised is known to enough of those who
-decide without it, as when one voter leaves and a stranger joins, and the new key is bound by its own promises only.
-What the peer's disk has of the old key's binds it, too, which harms nothing; what it does not have, nobody needs. If
-the roster without it were left out, an acceptance by the new key would count for a majority of the roster with the old
-one, and two models could be in force after one round.
+key, then another round names a roster with the new key. So enough of the remaining voters know every promise of the old
+key, as when one voter leaves and a stranger joins, and only its own promises bind the new key. Promises of the old
+key that are on the peer's disk bind the peer, too, which harms nothing; nobody needs the promises that are not. If the
+roster without the old key were left out, an acceptance by the new key would count for a majority of the roster with the
+old one, and two models could be in force after one round.
 
-An acceptance may be of a voter that the named roster puts out. Its key is in an earlier one, which may not be known
-here; then a signature that does not fit proves nothing against who passes it on (`is_certain`).
+An acceptance may come from a voter that the named roster puts out. Its key is in an earlier roster, which may not be
+known here; then a signature that does not fit proves nothing against the peer that passes it on (`is_certain`).
 """
 
 from __future__ import annotations

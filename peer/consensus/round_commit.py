@@ -5,15 +5,15 @@ model are durable, and at most one proposal per term and round. Acceptances of a
 round is applied. There is no log: the model after a round is the log, and at most one round is under way. A peer that
 is behind gets the newest certificate, fetches that model and goes on from there.
 
-A coordinator that has itself accepted a proposal for the next round proposes that one again in its own term before
-anything else: a majority may have accepted it. The votes ensure that its own is the newest of all such proposals
-(`election.py`). Acceptances of an earlier term never count for a later one.
+A coordinator that has itself accepted a proposal for the next round first proposes it again in its own term: a majority
+may have accepted it. The votes ensure that it is the newest of all such proposals (`election.py`). Acceptances of an
+earlier term never count for a later one.
 
-The voter set changes by committed round: each names the roster that counts from the next round on. It must be accepted
-by a majority of both, and they differ by at most one voter, so that majorities of neighboring voter sets always meet
-(a voter with another key is another one: `roster_keys.py`).
-So no round names an earlier roster than the round before it, and a majority of an earlier one commits nothing. A peer
-that has applied no round yet does not know the round before, and believes a majority of any roster.
+Committed rounds change the voter set: each names the roster that counts from the next round on. A majority of that
+roster and a majority of the one in force must accept the round. The two rosters differ by at most one voter, so that
+majorities of neighboring voter sets always meet (a voter with another key is another voter: `roster_keys.py`).
+So no round names an earlier roster than the round before it, and a majority of an earlier roster commits nothing. A
+peer that has applied no round yet does not know the round before, and believes a majority of any roster.
 
 Outputs are in a binding order: nothing behind a `PersistConsensus` is done before that is durable. Messages about a
 round are fenced by (term, round), and a rejection changes nothing.
@@ -62,10 +62,10 @@ from fedpeer.rejection import Rejection
 class RoundCommit:
     """The commit machine of one peer.
 
-    election       its own, with the same progress as `holding`
+    election       this peer's election, with the same progress as `holding`
     holding        commit state, as it was last made durable
-    sign           with this peer's key; `verify_under`: by the keys of a roster
-    late           whether updates of earlier rounds are taken, and those that come while a result is proposed
+    sign           signs with this peer's key; `verify_under`: verifies by the keys of a roster
+    late           whether updates of earlier rounds are taken, and updates that come while a result is proposed
     """
 
     def __init__(
@@ -169,7 +169,7 @@ class RoundCommit:
     # ------------------------------------------------------------------------------------------------ the coordinator's
 
     def _led(self, out: list[Out]) -> list[Out]:
-        """Return what the election put out, and what follows if this peer began or ceased to coordinate."""
+        """Return the election's outputs, and those that follow if this peer began or ceased to coordinate."""
         term = self.election.hard_state.term if self.election.leading else 0
         if term == self._term_led:
             return out
@@ -178,7 +178,7 @@ class RoundCommit:
         return [*out, *self._finish(term)] if term else out
 
     def _finish(self, term: int) -> list[Out]:
-        """Propose again what this peer accepted in an earlier term: it may be in force."""
+        """Propose again the proposal that this peer accepted in an earlier term: it may be in force."""
         accepted = self.holding.accepted
         return self._issue(replace(accepted, term=term)) if accepted else []
 
@@ -215,7 +215,7 @@ class RoundCommit:
         return self._counted()
 
     def _next_roster(self) -> int:
-        """Return the number of the newest roster whose voters differ by at most one."""
+        """Return the number of the newest roster whose voters differ from the present ones by at most one."""
         now = self.election.voter_set
         near = (each for each in self.election.known.values() if each.near(now))
         return max(each.number for each in near if each.number >= now.number)
@@ -232,7 +232,7 @@ class RoundCommit:
                 self._follow(sender),
             ]
         if proposal.term > term or self.election.coordinator is None:
-            return []  # its heartbeat is on the way, and then it sends this again
+            return []  # the sender's heartbeat is on the way, and then it proposes this again
         if sender != self.election.coordinator:
             return [Rejection("two_coordinators", f"a proposal of term {term}, which another peer coordinates", sender)]
         if proposal.round <= holding.round:
@@ -316,9 +316,9 @@ class RoundCommit:
     def _carried(self, proposal: Proposal, by: Iterable[str], *, after: bool) -> bool:
         """Return whether these acceptances put a proposal in force.
 
-        That takes a majority of the roster it names and of the one in force before. A peer knows the latter if its
-        roster is that (`after`). One that is further behind, or has applied no round and only knows the roster with
-        which it came, goes by the former.
+        That takes a majority of the roster that the proposal names and of the roster in force before. A peer knows the
+        latter if it has applied the round before (`after`). A peer that is further behind, or has applied no round and
+        only knows the roster with which it came, goes by the named roster alone.
         """
         named, voters = self.election.known[proposal.roster], set(by)
         return named.carried(voters) and (not after or self.election.voter_set.carried(voters))

@@ -1,9 +1,9 @@
 """One peer's part in a group's consensus on its rounds: it votes, sends its update, and applies committed rounds.
 
-Under an aggregation goal (`learning.aggregation_goal`) a round closes when so many updates have come. The others count
-in a later round: the coordinator keeps them within its term, and their clients, for whom the round of their training is
-not over before, send them to the next coordinator. The committed model names the round of each client's last update
-that counted, so each counts once, whoever dies.
+Under an aggregation goal (`learning.aggregation_goal`) a round closes when so many updates have come. The other updates
+count in a later round: the coordinator keeps them within its term, and their clients send them to the next coordinator,
+since the round of their training is not over before that. The committed model names the round of each client's last
+update that counted, so each update counts once, whichever peer dies.
 
 No message opens a round. A peer that holds the server's model after round r derives from the seed which clients take
 part in round r + 1, and opens it by itself. They train and send their updates to the present coordinator, and the same
@@ -11,9 +11,9 @@ bytes to the next one, if it changes. The coordinator closes the round when all 
 the deadline (`collected_updates.py`). It proposes the result (`round_commit.py`), and all peers fetch the model that a
 proposal names before they accept it.
 
-Votes are the business of `RoundCommit`. Here its outputs become effects in their order, and it learns what is durable.
-Where the update comes from, and what a peer does with a committed round, is decided elsewhere: `client.py` for clients
-of a server, `group_averager.py` for peers whose groups average through a coordinator.
+`RoundCommit` handles the votes. This module turns its outputs into effects, in their order, and tells it what is
+durable. Other modules decide where the update comes from, and what a peer does with a committed round: `client.py` for
+clients of a server, `group_averager.py` for peers whose groups average through a coordinator.
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ class RoundConsensus:
         for digest in consensus_state.models:
             self.round_commit.holds(digest)
         self._gathering = CollectedUpdates()
-        self._closing: tuple[str, ...] = ()  # clients whose updates the round that is being closed has
+        self._closing: tuple[str, ...] = ()  # clients whose updates are in the round that is being closed
         self._void = 0  # round of this peer's last update that a coordinator refused
         self._sent, self._wanted = RetryTimer(), dict[bytes, RetryTimer]()
         self._led_at: int | None = None  # tick at which there was a coordinator last
@@ -139,7 +139,7 @@ class RoundConsensus:
 
     @property
     def coordinator(self) -> str | None:
-        """The peer that takes this peer's updates; None if there is none."""
+        """The peer that takes this peer's updates; None if no peer does."""
         followed = self.round_commit.election.followed
         return None if followed is None else followed[0]
 
@@ -219,7 +219,7 @@ class RoundConsensus:
     def abstain(self) -> None:
         """Coordinate no more and stand no more while this peer has no vote, whatever took it.
 
-        Within the step of the loss nothing is signed before this: whoever votes, accepts or ticks asks for the vote.
+        In the step that loses the vote nothing is signed before this: votes, acceptances and ticks test for the vote.
         """
         if not self.consensus_state.votes:
             self._do(self.round_commit.abstain())
@@ -231,7 +231,7 @@ class RoundConsensus:
             text = f"{peer} shows what this peer signed as a voter and does not remember: it gives up its vote"
             self.state.note("warning", "no_vote", text, peer=peer, number=roster)
             self.state.lose_vote(roster)
-        outdated = self.round_commit.election.outdated  # that is refused by name, and nothing is signed
+        outdated = self.round_commit.election.outdated  # such a request is refused by name, and nothing is signed
         if isinstance(message, VoteRequest) and not (self._votes(message.roster) or outdated(message.roster)):
             return
         if isinstance(message, VoteRequest) and not message.progress.applied and begins_anew(self):
@@ -333,7 +333,7 @@ class RoundConsensus:
             self._close()
 
     def _gather(self) -> None:
-        """Begin to collect updates for the round under way; under a goal, those that wait go over to it."""
+        """Begin to collect updates for the round under way; under a goal, waiting updates are carried over."""
         at = self.round_commit.election.hard_state.term, self.applied + 1
         self._gathering.at(at, self.state.now, None if self.spec.goal is None else self.in_force()[0])
 
@@ -347,8 +347,8 @@ class RoundConsensus:
     def _there(self, peer: str) -> bool:
         """Return whether a peer may still send its update.
 
-        It answers this coordinator's heartbeats, or has not been met yet by this process. Membership is not asked about
-        deaths: it learns of them later, and takes them back at times.
+        It answers this coordinator's heartbeats, or this process has not met it yet. Membership is not asked about
+        deaths: it learns of them later, and sometimes takes them back.
         """
         others = self.state.others
         if peer not in others:
@@ -390,7 +390,7 @@ class RoundConsensus:
         state, at = self.state, (self.round_commit.election.hard_state.term, self.applied + 1)
         gathering, goal = self._gathering, self.spec.goal
         self._gather()
-        gathering.drop(gathering.updates.keys() - set(self.clients))  # who was revoked while its update waited
+        gathering.drop(gathering.updates.keys() - set(self.clients))  # clients revoked while their update waited
         awaited = gathering.awaited(self._takes_part(), self._there)
         enough = not awaited or (goal is not None and len(gathering.updates) >= goal)
         since = gathering.since if self.spec.trains_at_once or gathering.first is None else gathering.first
@@ -413,7 +413,7 @@ class RoundConsensus:
         state.effects.append(AggregateUpdates(*at, server, counted, updates, self.clients, self.group, rounds))
 
     def _propose_again(self) -> None:
-        """Propose that what is in force stays so after this round."""
+        """Propose that the model in force stays in force after this round."""
         applied = self.round_commit.holding.applied
         if applied is None:
             content = content_of({}, self.spec.server)
@@ -444,7 +444,7 @@ class RoundConsensus:
                 case SendConsensus(_, Accept()) if not self._accepts:
                     pass
                 case SendConsensus(_, Heartbeat() | ShortHeartbeat() | HeartbeatReply() as message):
-                    # It is alive, whatever its disk does.
+                    # This peer is alive, whatever its disk does.
                     term = message.leader_certificate.term if isinstance(message, Heartbeat) else message.term
                     here = (self.group, "follow" if isinstance(message, HeartbeatReply) else "lead", term)
                     state.send(out.to, ConsensusMessage(group=self.group, message=message), here)

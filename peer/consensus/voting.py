@@ -3,28 +3,28 @@
 A later roster counts once a committed round names it. Earlier rosters are passed to peers that were just met, since the
 coordinator may hold a leader certificate of that time.
 
-A voter that lost its disk, or found an older one, may have promised something that it does not know. As soon as it
-knows that, by its store or by its own signature that another peer shows it (`reminders.py`, `forgotten_promise`), it
-gives up its vote: it follows, trains and applies, but neither votes nor stands nor accepts until a later roster is in
-force than any under which it may have promised something. More than half of the other voters know the newest of these,
-so it asks for their rosters first. Where no majority is possible without this peer (one or two voters), the other voter
-takes part in each and remembers; so this peer votes again once the two have met. A voter that states a later roster
-shows it in answer to each Hello of this peer; one that does not show it for two minutes lies, and is not asked. Else
-one liar of three voters could keep another one from ever voting again.
+A voter that lost its disk, or found an older one, may have promised something that it does not know. Its store shows
+that, or its own signature that another peer shows it (`reminders.py`, `forgotten_promise`). The voter then gives up its
+vote: it follows, trains and applies, but neither votes nor stands nor accepts until the roster in force is later than
+any under which it may have promised something. More than half of the other voters know the newest of these rosters, so
+it first asks for their rosters. If no majority is possible without this peer (one or two voters), the other voter takes
+part in each majority and remembers; so this peer votes again once the two have met. A voter that states a later roster
+shows it in answer to each Hello of this peer; a voter that does not show it for two minutes lies, and is not asked.
+Otherwise one liar of three voters could keep another one from ever voting again.
 
-A peer that a roster takes out of the group, and a later one brings back, keeps its term and vote, but not what it
-accepted: it neither votes nor accepts under the rosters of before it left.
+A peer that one roster takes out of the group, and a later one brings back, keeps its term and vote, but not what it
+accepted: it neither votes nor accepts under the rosters from before it left.
 
-A peer that comes with a later roster and has no round yet holds that roster for the one in force, though no round may
-have named it. So while others that it has met have rounds, it neither stands nor votes for a candidate without one: two
-newcomers of three are a majority of theirs, and would begin anew while the peer that began is away. The others' word is
-enough for that while they are away, up to ten minutes; those that are there show a round within two
-(`begins_anew`).
+A peer that comes with a later roster and has no round yet takes that roster for the one in force, though no round may
+have named it. So while other peers that it has met have rounds, it neither stands nor votes for a candidate without a
+round: two newcomers of three are a majority of their roster, and would begin anew while the peer that began is away.
+The statements of the other peers suffice for that while they are away, up to ten minutes; peers that are there show a
+round within two minutes (`begins_anew`).
 
 A peer that starts on an empty disk waits until more than half of the other voters have met this process. An earlier
-process had met more than half of them before it promised anything, so at least one of them knows of it. Voters to whom
-it does not listen do not count: they lie, and what they know of an earlier process would be worth nothing. Else one
-liar of three voters could keep the other two from starting.
+process had met more than half of them before it promised anything, so at least one of them knows of it. Voters whose
+messages are not taken do not count: they lie, and what they know of an earlier process would be worth nothing.
+Otherwise one liar of three voters could keep the other two from starting.
 """
 
 from __future__ import annotations
@@ -93,10 +93,10 @@ def unproven_vote(out: Out) -> TypeGuard[Rejection]:
 def may_hold(consensus: VotingIn, keys: RosterKeys, message: Message) -> bool:
     """Return whether what a message proves may be true, though a signature in it does not fit a key known here.
 
-    A round is accepted by voters that its roster puts out, too, and the earlier roster that names their keys may not be
-    known here. All others of its voters have to be a majority of its roster, with signatures that fit; otherwise its
-    sender could name anyone beside them, and nothing would be wrong. What is signed under a roster of which only the
-    number is known here, as in states of early releases, proves nothing either way.
+    Voters that a round's roster puts out accept the round, too, and the earlier roster that names their keys may not be
+    known here. The other signers have to be a majority of the round's roster, with signatures that fit; otherwise the
+    sender could add any names, and nothing would be wrong. A signature under a roster that is known here only by its
+    number, as in states of early releases, proves nothing either way.
     """
     number, signatures = signed(message)
     if not keys.known(number):
@@ -159,7 +159,7 @@ def introduce(consensus: VotingIn, peer: str) -> None:
 
 
 def allow_voting(consensus: VotingIn) -> None:
-    """Let this peer vote once it is known what it may have promised before its memory was lost, if it was."""
+    """Let this peer vote once it is known what it may have promised before it lost its memory, if it did."""
     state, consensus_state = consensus.state, consensus.consensus_state
     if consensus_state.voting_allowed:
         return
@@ -177,10 +177,10 @@ def allow_voting(consensus: VotingIn) -> None:
 
 
 def begins_anew(consensus: VotingIn) -> bool:
-    """Return whether a round by this peer or its like would be one that others, which have a later one, do not know.
+    """Return whether a round by this peer, or by others without a round, would begin anew: some peer has a later one.
 
-    Of a federation's first roster all members begin alike. Without a server the round that a peer states is that of its
-    trainings, and tells nothing of a group that has just come to be.
+    Under a federation's first roster all members begin without a round. Without a server, the round that a peer states
+    is the round of its trainings, which says nothing about a group that has just come to be.
     """
     state, holding, election = consensus.state, consensus.round_commit.holding, consensus.round_commit.election
     if holding.round or holding.roster == 1 or not state.setup.served:
@@ -193,7 +193,7 @@ def begins_anew(consensus: VotingIn) -> bool:
 def _knows_enough(state: NodeState, voter_set: VoterSet, number: int | None) -> bool:
     """Return whether more than half of the other voters have met this process, and know no roster later than `number`.
 
-    None: whatever rosters they know.
+    With None the rosters that they know do not matter.
     """
     others = voter_set.voters - {state.me}
     heard = [
@@ -204,7 +204,7 @@ def _knows_enough(state: NodeState, voter_set: VoterSet, number: int | None) -> 
 
 
 def _makes_up(state: NodeState, peer: str) -> bool:
-    """Return whether a peer has stated a later roster than ours for so long, and not shown it, that there is none."""
+    """Return whether a peer has stated a later roster than ours for so long without showing it that none exists."""
     since = state.others[peer].later_since
     return since is not None and state.now - max(since, state.enrolled_at or 0) >= _SHOWN_TICKS
 
@@ -212,8 +212,8 @@ def _makes_up(state: NodeState, peer: str) -> bool:
 def forgotten_promise(consensus: VotingIn, message: Message) -> int | None:
     """Return the roster under which this peer signed a vote or an acceptance that it does not remember; None: none.
 
-    Only its own signature shows that: by word alone a liar could take any peer's vote. Promises under rosters for which
-    the vote is lost already, or those of before it left the group, show nothing new.
+    Only this peer's own signature shows that; otherwise a liar could take any peer's vote. Promises under rosters for
+    which the vote is lost already, or from before this peer left the group, show nothing new.
     """
     state, consensus_state = consensus.state, consensus.consensus_state
     me, scope = state.me, consensus.round_commit.election.scope

@@ -18,7 +18,7 @@ WEIGHT_MAX = 1e12
 
 
 def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
-    """Return the policy for messages from this peer now; None: the sender is not known without certificates."""
+    """Return the current policy for messages from this peer; None: an unknown sender, without certificates."""
     neighbors = {group: _neighbors(state, group) for group in state.peer_groups.groups}
     rules = state.durable.rules
     nothing = {NOTHING.name: NOTHING} if rules.drifts or rules.drifted else {}
@@ -50,7 +50,7 @@ def policy_of(state: NodeState, other: str | None) -> MessagePolicy:
 
 
 def weight_limits(state: NodeState, group: str) -> WeightLimits:
-    """Return the limits of the weight that one member of this group may send another, and hold."""
+    """Return the limits of the weight that a member of this group may send to another, and hold."""
     members, union = len(state.peer_groups.groups[group].members), state.peer_groups.averaging[group].overlay.union
     if state.setup.federation.learning.weights == "uniform" and not state.setup.own_weights:
         return WeightLimits.among(members, both_ways=not union.is_directed())
@@ -58,7 +58,7 @@ def weight_limits(state: NodeState, group: str) -> WeightLimits:
 
 
 def note_roster(state: NodeState, peer: str, incarnation: int, hello: Hello) -> None:
-    """Note by which roster a peer goes now, and up to which number its transfers may have been made under another.
+    """Note the roster that a peer uses now, and the highest number of a transfer that it may have made under another.
 
     At most WINDOW transfers are open on a channel, so a peer that states a higher number gains nothing.
     """
@@ -79,8 +79,8 @@ def note_roster(state: NodeState, peer: str, incarnation: int, hello: Hello) -> 
 def may_precede(state: NodeState, peer: str, group: str, number: int) -> bool:
     """Return whether the transfer of this number may have been made under another roster than ours.
 
-    Limits follow from the number of members, so what was legal there may be beyond ours: it is rejected, and proves
-    nothing against its sender.
+    Limits follow from the number of members, so a transfer that was valid there may exceed ours: it is rejected, and
+    proves nothing against its sender.
     """
     other = state.others[peer]
     return other.roster != state.peer_groups.roster.number or number <= other.made_before[1].get(group, 0)
@@ -108,7 +108,7 @@ def _weight_max(state: NodeState, other: str | None, group: str) -> float:
 
 
 def _consensus_specs(state: NodeState) -> dict[str, ConsensusSpec]:
-    """Return the specs of this peer's consensus groups; those of other groups name only their members."""
+    """Return the specs of all consensus groups; specs of groups without this peer name only their members."""
     specs = {}
     if state.peer_groups.consensus_by_group:
         for id, group in state.peer_groups.elsewhere.items():

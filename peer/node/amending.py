@@ -1,10 +1,11 @@
 """Change of a running peer to the next contract that its authority signed.
 
-It receives the contract as it does a roster: from any peer, since it carries its own proof. It stores it and passes it
-on. When the contract is due, it saves its whole state under it, and its process starts again on that state, as after
-any stop: whatever is under way stays as it is, is repeated until it is acknowledged, and no mass is touched.
+A peer receives a contract as it does a roster: from any peer, since it carries its own proof. The peer stores it and
+passes it on. When the contract is due, the peer saves its whole state under it, and its process starts again on that
+state, as after any stop: transfers under way stay as they are and are repeated until acknowledged, and no mass is
+touched.
 
-When it is due:
+When a contract is due:
 
 - synchronous peers that average by themselves: when they begin the round from which it holds, or the next one if they
   are past it;
@@ -12,7 +13,7 @@ When it is due:
 - late joiners: when the others are past that round;
 - members of consensus groups: when they are in that round or see that others are, but not during a training. Peers
   that have changed do not exchange messages with peers that have not, so a peer that waited for the end of a round
-  might wait forever. What was trained before counts for the round for which it was trained.
+  might wait forever. An earlier training counts for the round for which it was done.
 """
 
 from __future__ import annotations
@@ -78,7 +79,7 @@ def goes_over(state: NodeState) -> bool:
 def gone_over(state: NodeState) -> None:
     """Save the state under the contract to which the last process changed, if it did.
 
-    The evaluation of the round before is made up for: the process that ended had no time for it.
+    Also make up for the evaluation of the round before: the process that ended had no time for it.
     """
     held, durable = state.setup.held, state.durable
     if held.before:

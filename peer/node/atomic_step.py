@@ -4,12 +4,12 @@ A step that raises may have changed half of what it was about to change, in the 
 of it stays: the durable state is put back to the copy from before the step, the effects of the step are dropped (none
 was saved or sent), and a new node is made on that durable state, as if this process had been killed before the message
 arrived and had been started again. That needs no proof of its own: only the durable state must survive, and a peer that
-is killed at any moment goes on exactly (`docs/reliability.md`, P3). It costs what a restart costs: others are greeted
+is killed at any moment goes on exactly (`docs/reliability.md`, P3). It costs what a restart costs: peers are greeted
 anew, and training under way is done again. The sender is charged as for any rejected message, and reputations are
 carried over, so that nobody can make us start again and again.
 
 A failure on another event (a tick, a training result) has no sender to charge, and would come again in the next step:
-it is raised, and whoever runs the node ends it.
+it is raised, and the driver of the node ends it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from fedpeer.peer.state.events import Effect, Event, MessageReceived, OperatorCo
 class Steps:
     """Steps of one peer.
 
-    node     the present node; a failed step replaces it
+    node     the current node; a failed step replaces it
     failed   called with each exception that a message caused, and the message's sender
     """
 

@@ -21,14 +21,14 @@ from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.messages import Ack, Transfer
 
 #: Most rounds between two peers in step, beside those that news needs to travel around a group. A share that was made
-#: further ahead would wait for a round that this peer may never reach as others do, and would be missed by everybody.
+#: further ahead would wait for a round that this peer may never reach, and its mass would be missing for everybody.
 _STEP_ROUNDS = 2
-#: Bytes of all shares that wait for later exchanges, of all groups and neighbors together; at least two of each
-#: neighbor, which may regularly be an exchange ahead. A share without room is added at once: that is another way to the
-#: same average, and loses nothing.
+#: Bytes of all shares that wait for later exchanges, of all groups and neighbors together; two of each neighbor always
+#: have room, since it may regularly be an exchange ahead. A share without room is added at once: that is another way to
+#: the same average, and loses nothing.
 WAITING_BYTES = 16 << 20
 _WAITING_MIN = 2
-#: Most shares of one neighbor that wait, however small; news travels around a group of so many within as many
+#: Most shares of one neighbor that wait, however small; news travels around a group of so many members within as many
 #: exchanges.
 _WAITING_MAX = 256
 #: Bytes of a waiting share beside its values.
@@ -82,8 +82,8 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
         state.refuse(code, peer, text, group=group, seq=share.seq)
         return False
 
-    # A peer that leaves takes nothing, or it would never be empty; except from another one that leaves, since each
-    # would wait for the other. A rejected share comes back to its sender when everything is handed over.
+    # A leaving peer takes nothing, or it would never be empty, except from another leaving peer, since each would wait
+    # for the other. A rejected share comes back to its sender when everything is handed over.
     if state.durable.left or (state.phase == "leaving" and not state.others.leaving(peer)):
         return refuse("early", "this peer is leaving and takes no more shares")
     if not other.met:
@@ -105,7 +105,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     if share.round > last + 1:
         return refuse("epoch_too_early", f"round {share.round}, but the last is {last}")
     if share.exchange > state.exchanges_max(group) and (share.round, share.exchange) >= holding.at:
-        # Under the same roster nobody has so many exchanges; under another one a peer may, and its share is taken late.
+        # Under our roster no peer has so many exchanges; under another roster a peer may, and its share is taken late.
         known = not may_precede(state, peer, group, share.seq)
         most = state.exchanges_max(group)
         return refuse("epoch_too_early" if known else "early", f"exchange {share.exchange}, but the last is {most}")
@@ -164,14 +164,14 @@ def _unlike(state: NodeState, peer: str, group: str, way: Way, signed: Signed, t
     """Return the code of a rejection if a neighbor's signed channel state contradicts ours; None if it does not."""
     if not is_signed(state, peer, group, way, signed):
         return "bad_signature"
-    if signed.weight != total:  # of another memory of the channel
+    if signed.weight != total:  # the two remember the channel differently
         state.others[peer].greet_soon(state.now)
         return "sequence_reused"
     return None
 
 
 def on_ack(state: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> None:
-    """Close the transfers that a neighbor has; one that has more than were made shows that somebody lost memory."""
+    """Close the transfers that a neighbor has taken; if it has more than were made, one of the two lost memory."""
     other, holding = state.others[peer], state.durable.groups[ack.group]
     if not other.met:
         other.greet_soon(state.now)

@@ -2,7 +2,7 @@
 
 The connection has verified the sender, and the message was read and admitted. What is left to check is memory:
 `MessageSpec.when` says when a message is taken. Each kind has its case in `_dispatch`: membership, channels,
-coordinated rounds, peer-to-peer rounds. A rejection that comes of different memories is cleared up by a Hello.
+coordinated rounds, peer-to-peer rounds. A Hello clears up a rejection that is caused by different memories.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fedpeer.peer.wire.messages import (
 )
 from fedpeer.peer.wire.roster import AUTHORITY, Roster
 
-#: Rejections that only mean that somebody is a little ahead or behind.
+#: Rejections that only mean that a peer is a little ahead or behind.
 _USUAL = {"early", "no_room", "repeated", "round_closed", "round_gap", "stale_term"}
 #: Rejections that come from different memories of channels, generations and edges.
 _CLEARED_UP_BY_HELLO = {
@@ -188,11 +188,10 @@ class Dispatch:
                 state.send(peer, Value(group=group, round=state.durable.round, value_D=value_D.to(torch.float32)))
 
     def _speak_older(self, peer: str) -> bool:
-        """Address a peer that rejected a frame in an older version of the wire; return whether that explains the
-        rejection.
+        """Use an older version of the wire for a peer that rejected a frame; return whether that explains it.
 
-        Several frames are under way when the first of them is rejected, and a rejection does not say which one it is
-        about. So within the longest time between two Hellos it is taken to mean frames of the newer version.
+        Several frames are under way when the first of them is rejected, and a rejection does not name its frame. So
+        within the longest time between two Hellos it is taken to mean frames of the newer version.
         """
         state, other = self.work.state, self.work.state.others[peer]
         if not other.speak_older(state.now):
@@ -208,7 +207,7 @@ class Dispatch:
         if state.phase != "joining" or value.group not in values:
             return
         reach = state.durable.reach(value.group)
-        if reach.steps:  # it was here before, and has missed what they trained since
+        if reach.steps:  # this peer was here before, and has missed their training since
             reach = reach.after(0.0, value.round)
         stated = Mass.of(value.value_D)
         far = reach.refusal(stated, stated)

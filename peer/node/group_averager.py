@@ -1,15 +1,15 @@
-"""The groups of a peer that average through coordinators: their part in its rounds, beside groups that exchange shares.
+"""Averagings of a peer through coordinators, as a part of its rounds, beside groups that exchange shares.
 
 Each group has a consensus group of its own (`round_consensus.py`), whose rounds are the averagings: one after each
 training, or after every k-th. After a training, the slice of each group is stored as the update for that group's next
 round, and offered by its consensus group; when that round is in force, its mean replaces the slice. When this is done
-in all groups, and shares are exchanged in the others (`rounds.py`), the next training begins, from all of them
-together. So an update is always of trainings that began with the mean before it.
+in all groups, and the other groups have exchanged shares (`rounds.py`), the next training begins from all of them
+together. So an update always comes from trainings that began with the mean before it.
 
 A peer that comes back finds rounds in force in which it took no part: it takes over the newest mean between two
-trainings. If it exchanges no shares, it goes on after the furthest of its groups; else it follows the peers with which
-it does (`skew.py`). Groups that are behind catch up by rounds in which nobody has trained anew; these are over as soon
-as everybody has sent.
+trainings. If it exchanges no shares, it goes on after its furthest group; otherwise it follows the peers with which it
+exchanges them (`skew.py`). Groups that are behind catch up by rounds in which nobody has trained anew; such a round is
+over as soon as all members have sent.
 
 A group may have no coordinator, because more than half of its voters are unreachable. Peers with another group that
 goes on, with or without a coordinator, do not wait for it forever: they go on with their own values in it, log that,
@@ -35,20 +35,20 @@ _COORDINATED_DEADLINES = 2
 class GroupAverager:
     """One peer's averagings through coordinators; nothing happens where it has no consensus group.
 
-    consensus_by_group   the node may change the mapping; it counts from the next round on
+    consensus_by_group   consensus groups; the node may change the mapping, which counts from the next round on
     """
 
     def __init__(self, state: NodeState, consensus_by_group: Mapping[str, RoundConsensus]) -> None:
         self.state, self.consensus_by_group = state, consensus_by_group
-        self._since: int | None = None  # tick at which the first group was done with this round, and others were not
-        self._apart: dict[str, tuple[int, str | None]] = {}  # not waited for while this round and coordinator hold
+        self._since: int | None = None  # tick at which the first group, but not all, was done with this round
+        self._apart: dict[str, tuple[int, str | None]] = {}  # not waited for while their round and coordinator stay
 
     def _every(self, group: str) -> int:
         """Return the number of rounds from one averaging of a group to the next."""
         return self.state.peer_groups.gossip[group].every
 
     def _last(self, group: str) -> int:
-        """Return the last round that is followed by an averaging of a group; 0: there is none."""
+        """Return the last round that is followed by an averaging of a group; 0: no round is."""
         return self.state.setup.federation.learning.rounds // self._every(group) * self._every(group)
 
     def take_over(self) -> None:
@@ -105,7 +105,7 @@ class GroupAverager:
         return _COORDINATED_DEADLINES * deadline if led else min(deadline, PAUSED_TICKS)
 
     def first_round(self, round: int) -> int:
-        """Return the round with which a process without one begins: this, or the one after the newest mean."""
+        """Return the first round of this process: `round`, or without share exchanges the one after the newest mean."""
         if self.state.in_rounds:
             return round
         settled = (
@@ -115,10 +115,10 @@ class GroupAverager:
         return max(round, min(max(settled, default=0) + 1, self.state.setup.federation.learning.rounds))
 
     def next_round(self) -> int:
-        """Return the round after this one, or after the furthest of its groups; it begins now.
+        """Return the round that begins now: the one after this round, or after that of the furthest group.
 
-        Where shares are exchanged in rounds it is the next: neighbors would be left behind, and the mean in force is as
-        good in any round.
+        A peer that exchanges shares in rounds skips none: it would leave its neighbors behind, and the mean in force is
+        as good in any round.
         """
         state, before = self.state, self.state.durable.round
         done = before if state.in_rounds else self._furthest()
@@ -126,14 +126,14 @@ class GroupAverager:
             text = f"behind: skips from round {before} to round {done}, where the others are"
             state.note("info", "caught_up", text, round=done)
         self._since = None
-        # In the last averaging of a group it is waited for once more.
+        # A group is waited for once more in its last averaging.
         self._apart = {group: mark for group, mark in self._apart.items() if done + 1 < self._last(group)}
         return done + 1
 
     def _furthest(self) -> int:
         """Return the round after which the newest mean of any group was averaged, or the present one if it is later.
 
-        Where others end before the last averaging of some group, this peer takes part in that.
+        The result is before the last averaging of each group that has not had it, so that this peer takes part in it.
         """
         before = self.state.durable.round
         done = {group: each.applied * self._every(group) for group, each in self.consensus_by_group.items()}

@@ -1,10 +1,10 @@
 """Handshake of two peers: each sends a Hello with what it remembers of the channels between them, and both compare.
 
-No share is exchanged before each has the other's Hello with the present generations and incarnations. What is compared
-may be old, since messages are delayed and overtaken, so only differences count that no delay can cause: if the other
-peer has taken a transfer that this one does not remember making, or knows of one taken here that this one does not
-remember taking, then this peer has lost memory, since both are durable before they are sent. Each peer finds its own
-loss; it learns of the other's from the new incarnation in the next Hello.
+No share is exchanged before each has the other's Hello with the present generations and incarnations. A Hello may be
+old, since messages are delayed and overtake one another, so only differences that no delay can cause count. This peer
+has lost memory if the other has taken a transfer that this peer does not remember making, or knows of a transfer taken
+here that this peer does not remember taking: both are durable before they are sent. Each peer finds its own loss; it
+learns of the other's loss from the new incarnation in the next Hello.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from fedpeer.topology.graphs import TopologyError
 
 
 def greet(state: NodeState) -> None:
-    """Send a Hello to each peer with which there is reason to compare, when it is due.
+    """Send a Hello, when it is due, to each peer with which there is reason to compare memories.
 
-    A peer that goes by another roster or contract is one: its Hello, or what was sent with it, may be lost. A finished
-    peer still has what a peer that was away needs; if the two have met and are alike, there is nothing more to compare.
+    A peer with another roster or contract is such a peer: its Hello, or what was sent with it, may be lost. A finished
+    peer still has what a peer that was away needs, so it is greeted until the two have met and agree on both.
     """
     now = state.now
     for peer, other in state.others.items():
-        if other.hello_at > now:  # asked first: it is so for nearly all, and after each event
+        if other.hello_at > now:  # tested first: it holds for nearly all peers, after each event
             continue
         compare = other.compare and state.membership.status(peer) != "finished"
         reason = compare or not other.met or state.unlike(peer)
@@ -97,10 +97,10 @@ def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
 
 
 def _known_generation(state: NodeState, peer: str) -> int:
-    """Return the generation of that peer for a Hello to it; 0: none.
+    """Return the generation of a peer that a Hello to it states; 0: none.
 
     A peer that has to be reminded of an earlier start is sent a later number, so that it does not go on before it has
-    seen the proof; and 0 if there is no proof.
+    seen the proof; without a proof it is sent 0.
     """
     other = state.others[peer]
     if other.reminded:
@@ -168,8 +168,8 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
         _take_back(state, peer, hello)
         return False
     if not hello.answer or not other.met or other.shown:
-        # An answer that does not name our incarnation yet is answered, too; the next one does, so this ends. So is the
-        # first answer to a Hello that named the other's incarnation before this peer had received a Hello of it.
+        # An answer that does not name our incarnation yet is answered, too; the next one names it, so this ends. The
+        # same holds for the first answer to a Hello that named the other's incarnation before the other's Hello came.
         other.shown = 0 if other.met else other.shown
         send_hello(state, peer, answer=hello.answer or other.met)
     if hello.roster < state.peer_groups.roster.number:
@@ -181,12 +181,12 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
 
 
 def _shared_consensus_groups(state: NodeState, peer: str) -> tuple[str, ...]:
-    """Return the ids of the consensus groups that this peer shares with that one, in the plan's order."""
+    """Return the ids of the consensus groups that this peer shares with `peer`, in the plan's order."""
     return tuple(id for id, consensus in state.peer_groups.consensus_by_group.items() if peer in consensus.members)
 
 
 def _take_back(state: NodeState, peer: str, hello: Hello) -> None:
-    """Take back what is under way to a peer that has left; what it has taken is final."""
+    """Take back the transfers under way to a peer that has left; what it has taken is final."""
     for channel in hello.channels:
         holding = state.durable.groups.get(channel.group)
         if holding and peer in holding.out and holding.out[peer].open:
@@ -195,7 +195,7 @@ def _take_back(state: NodeState, peer: str, hello: Hello) -> None:
 
 
 def _agree(state: NodeState, peer: str, hello: Hello) -> None:
-    """Note in which groups the two may average; send it our contracts that it does not go by, or name the groups."""
+    """Note the groups in which the two may average; send our contracts if they differ, else report differing groups."""
     other = state.others[peer]
     other.announced = hello.contract, dict(hello.groups)
     mine = _together(state, peer)
@@ -219,7 +219,7 @@ def _agree(state: NodeState, peer: str, hello: Hello) -> None:
 
 
 def _together(state: NodeState, peer: str) -> set[str]:
-    """Return the ids of the groups and consensus groups that this peer shares with that one."""
+    """Return the ids of the groups and consensus groups that this peer shares with `peer`."""
     exchanged = {id for id, group in state.peer_groups.groups.items() if peer in group.members}
     return exchanged.union(_shared_consensus_groups(state, peer))
 
@@ -270,19 +270,19 @@ def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
 def on_roster(state: NodeState, peer: str, news: RosterNews) -> Roster | None:
     """Return the roster that a peer passes on, if it is a later one by the same authority.
 
-    The sender is charged for one of another authority, or of another number than stated: it has checked its own roster.
+    The sender has checked its own roster, so it is charged for another authority's, or another number than stated.
     """
     return read_news(state, peer, news) if news.number > state.peer_groups.roster.number else None
 
 
 def close_books(state: NodeState, anew: Collection[str] = ()) -> None:
-    """Close the channels with revoked peers: what is open to them comes back, what they have is written off by name.
+    """Close the channels with revoked peers: open transfers come back, mass that they have is written off by name.
 
-    The same holds for peers that were admitted again with another key: those in `anew`, and, if this peer was away
-    meanwhile, those whose signature from when they were met is not by their present key.
+    The same holds for peers that were admitted again with another key: those in `anew` and, if this peer was away
+    meanwhile, peers whose stored signature is not by their present key.
 
-    Nobody can know which open transfers a revoked peer has taken, since it is not asked any more. They come back whole,
-    so that mass is conserved among the remaining peers; what came from it stays, with what of it still waits.
+    Nobody can know which open transfers a revoked peer has taken, since it is no longer asked. All of them come back,
+    so that mass is conserved among the remaining peers; shares that came from it stay, including those that wait.
     """
     durable = state.durable
     known = {p for holding in durable.groups.values() for p in (*holding.out, *holding.into)} | set(durable.met)
@@ -308,7 +308,7 @@ def _rekeyed(state: NodeState, peer: str) -> bool:
 
 
 def adopt_roster(state: NodeState, roster: Roster) -> None:
-    """Go by a later roster: greet new peers, forget revoked ones, and take the groups that follow from it."""
+    """Adopt a later roster: greet new peers, forget revoked ones, and take the groups that follow from it."""
     before, keys = set(state.peer_groups.peers), {entry.id: entry.key for entry in state.peer_groups.roster.entries}
     anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != state.me}
     if state.me not in roster.by_id:
@@ -320,7 +320,7 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
     try:
         state.goes_by(state.setup.peer_groups_of(roster))
     except (SlicingError, TopologyError) as error:
-        # The file's partial models or edges do not fit the remaining peers: these keep their groups, by the new list.
+        # The file's partial models or edges do not fit the remaining peers, which keep their groups under the roster.
         state.note("error", "roster", f"the groups stay as they are: {error}")
         state.peer_groups = replace(state.peer_groups, roster=roster)
     state.membership.set_roster([peer for peer in state.peer_groups.peers if peer not in anew])

@@ -22,23 +22,23 @@ from fedpeer.peer.wire.messages import ValueRequest
 
 #: Seconds of running time that leaving may take before what is left is written off.
 _LEAVE_S = 5.0
-#: Seconds for which a late joiner asks for values before it goes on with what it has, and for which it waits for more
-#: than it needs: one that lies may give none.
+#: Seconds for which a late joiner asks for values before it goes on with those that it has; and seconds for which it
+#: waits for more values than it needs, since a liar may give none.
 JOIN_S, _MORE_S = 10.0, 2.0
 #: Seconds that a finished peer stays at least, so that the news spreads before it stops.
 _LINGER_MIN_S = 2.0
-#: Seconds that it waits for acknowledgements when all are done: a peer that has stopped by then has the share or will
-#: ask for it.
+#: Seconds that it waits for acknowledgements when all peers are done: a peer that has stopped by then has the share or
+#: will ask for it.
 _OWING_S = 5.0
-#: Ticks for which a peer that has left still announces that, at least to some, which pass it on; and ticks between two
-#: Hellos, by which its neighbors know what it has not taken.
+#: Ticks for which a peer that has left still announces that, so that at least some peers pass it on; and ticks between
+#: its Hellos, by which its neighbors know what it has not taken.
 FAREWELL_TICKS, FAREWELL_EVERY = 12, 4
-#: A finished peer stays until none of the others has come further for this many deadlines, or for `gossip.gather` if
-#: that is longer: they ask for what they still need at growing intervals, and requests and replies may be lost.
+#: A finished peer stays until no other peer has made progress for this many deadlines, or for `gossip.gather` if that
+#: is longer: the others ask for what they still need at growing intervals, and requests and replies may be lost.
 _LINGER_DEADLINES = 4
 #: Members that a late joiner asks for each value: if one of three lies, the median lies between two honest values.
 _ASKED_FOR_VALUE = 3
-#: Values that it waits for, unless there are fewer members: one alone may be a liar's.
+#: Values that it waits for, unless there are fewer members: a single value may be a liar's.
 _VALUES_MIN = 2
 
 
@@ -47,14 +47,14 @@ class Lifecycle:
     """Memory of a node while it joins, lingers or leaves.
 
     values, asked_at        of a late joiner: values (D,) by group and member, and ticks at which they were asked for
-    doubted                 (group, peer) whose value was rejected: others are asked in their place
-    progress_at, furthest   of a finished peer: tick at which another peer last came further, and the sum of their
-                            rounds
-    all_done_at             tick at which one of them was last seen unfinished, or missing
-    received_from           tick of running time since which nobody is missing, so that all can learn that this peer has
-                            finished
-    gone_at, farewells      tick at which this peer had left, and number of its farewells
-    lost                    something was written off then
+    doubted                 (group, peer) whose value was rejected: other peers are asked instead
+    progress_at, furthest   of a finished peer: tick at which an unfinished peer last made progress, and the sum of the
+                            unfinished peers' rounds
+    all_done_at             tick at which another peer was last seen unfinished, or missing
+    received_from           tick of running time since which no peer is missing, so that all can learn that this peer
+                            has finished
+    gone_at, farewells      tick at which this peer left, and number of its farewells
+    lost                    whether something was written off then
     """
 
     values: dict[str, dict[str, Tensor]] = field(default_factory=dict)
@@ -73,7 +73,7 @@ class Lifecycle:
 class NodeParts:
     """The parts of a node that its phases need.
 
-    begin   begins a round as the first of this process
+    begin   begins a round as the first one of this process
     """
 
     state: NodeState
@@ -84,15 +84,15 @@ class NodeParts:
 
 
 def await_others(work: NodeParts) -> None:
-    """Wait for the others for a while; then begin, or first fetch the values of peers that are further."""
+    """Wait for the other peers for a while; then begin, or first fetch the values of peers that are further."""
     state = work.state
     absent = sorted(p for p in state.group_peers if not state.others[p].met)
     over = state.waited() >= _patience(state)
-    # A peer that has met all others begins. This one, which may never meet them all, then waits no longer either.
+    # A peer that has met all others begins. Then this peer, which may never meet them all, stops waiting, too.
     if absent and not over and _furthest_begun(state, state.group_peers) < 1:
         return
     if any(_has_missed(state, group) for group in state.durable.groups):
-        # Nobody goes beyond the first round alone, so others are to be met that have begun, too, unless they are away.
+        # No peer goes beyond the first round alone, so others have begun as well: they are met first unless away.
         if over or _furthest_begun(state, state.group_peers, one=False) > 1:
             state.enter("joining")
         return
@@ -105,14 +105,14 @@ def await_others(work: NodeParts) -> None:
 
 
 def _patience(state: NodeState) -> int:
-    """Return the ticks for which a peer waits for others at its beginning and its end."""
+    """Return the ticks for which a peer waits for other peers at its start and its end."""
     return state.setup.ticks(state.setup.federation.gossip.gather)
 
 
 def _furthest_begun(state: NodeState, peers: Collection[str], *, one: bool = True) -> int:
-    """Return the furthest round that so many of these peers as are followed have begun; 0: none.
+    """Return the furthest round that enough of these peers to be followed have begun (`followed`); 0: none.
 
-    `one`: one that has begun is enough, as long as fewer than would be followed were met that have not.
+    `one`: a single peer that has begun is enough, unless enough peers to be followed were met that have not begun.
     """
     others = {peer: state.others[peer] for peer in peers if state.others[peer].met}
     stated = followed(state.others.round_of(peer) if peer in others else 0 for peer in peers)
@@ -126,7 +126,7 @@ def _furthest_begun(state: NodeState, peers: Collection[str], *, one: bool = Tru
 def _has_missed(state: NodeState, group: str) -> bool:
     """Return whether the others may have averaged a group without this peer, which has not begun.
 
-    Up to the end of the first round with an averaging of the group nobody needs this peer's part of it.
+    Until the end of the first round in which the group averages, no peer needs this peer's part in that.
     """
     first = 1 if group in state.peer_groups.asynchronous else state.peer_groups.averaging[group].every
     members = set(state.peer_groups.groups[group].members) & state.group_peers
@@ -136,11 +136,11 @@ def _has_missed(state: NodeState, group: str) -> bool:
 def join_late(work: NodeParts) -> None:
     """Ask three members of each group for its value; begin in their round when all have arrived, or time is up.
 
-    So it does not begin with the value of the first one that it meets, who may lie, while others are there. Two values
-    are enough after a while.
+    So this peer does not begin with the value of the first member that it meets, which may lie, while others are there.
+    After a while two values are enough.
 
-    The median of each coordinate is taken over. Beside two values the third is this peer's own, so that neither of the
-    two alone moves it beyond the range of the other and its own; a single value is taken as it is.
+    The peer takes over the median of each coordinate. With two values its own is the third, so that neither of the two
+    alone moves it beyond the range between the other and its own; a single value is taken as it is.
     """
     state, lifecycle = work.state, work.lifecycle
     over, enough = (state.waited() >= state.setup.ticks(seconds) for seconds in (JOIN_S, _MORE_S))
@@ -211,16 +211,15 @@ def _in_place_of_its_own(state: NodeState, group: str, value_D: Tensor) -> Tenso
 
 
 def lingering(state: NodeState) -> int:
-    """Return the ticks for which a finished peer stays while no other one comes further."""
+    """Return the ticks for which a finished peer stays while no other peer makes progress."""
     return max(_LINGER_DEADLINES * state.longest_deadline, _patience(state))
 
 
 def linger(work: NodeParts) -> None:
-    """Stay until the others are done, too, or come no further, all transfers are acknowledged, and the last evaluation
-    is over.
+    """Stay until the other peers are done or stuck, all transfers are acknowledged, and the last evaluation is over.
 
     A peer that is thought dead may only be cut off, and can learn from nobody else that the others have finished, and
-    their result: it is waited for as long as at the beginning, `gossip.gather`.
+    their result. So it is waited for as long as at the start, `gossip.gather`.
     """
     state, durable, lifecycle = work.state, work.state.durable, work.lifecycle
     waited, patience = state.waited(), _patience(state)
@@ -282,7 +281,7 @@ def leave_federation(work: NodeParts) -> None:
             else:
                 free, fraction = fitting(state, group, idle, 1 / len(idle))
                 shares = RealShares(fraction, whole=True)
-            if not free:  # all have as much as they may have from this peer, until they give it back
+            if not free:  # each member has as much as it may have from this peer, until it gives some back
                 continue
             at = max(round, durable.round)
             opened = Opened(group=group, round=at, exchange=exchange, to=free, expect=(), shares=shares)

@@ -53,11 +53,10 @@ def _changed(state: NodeState, change: MemberChange) -> None:
 
 
 def _goes_by_another_roster(state: NodeState, refused: Rejection) -> bool:
-    """Return whether a claim may be passed on in good faith about a peer that the roster held here does not name, or
-    names with another key.
+    """Return whether a claim about a peer that our roster lacks, or has with another key, may come in good faith.
 
-    Its sender goes by another roster, or did when it sent it, for messages may overtake one another; or whoever the
-    claims are about goes by a later one, of which the sender has heard and this peer has not.
+    Its sender uses another roster, or did when it sent the claim, since messages may overtake one another; or the
+    subject of the claims uses a later roster, of which the sender has heard and this peer has not.
     """
     new = state.enrolled_at is not None and state.now - state.enrolled_at < DOUBT_TICKS
     mine = state.peer_groups.roster.number

@@ -1,10 +1,10 @@
 """One whole peer as a machine: `Node.step(event)` returns the effects that follow, in a binding order.
 
-It has no socket, file, clock or thread, and draws no random number that was not handed in, so a real process, a
-simulated one and a test run the same code. What must survive is in the `DurableState`; each change of it is persisted
-before any message that follows from it is sent. The rest may be forgotten: `NodeState`, and the parts beside it for
-messages (`dispatch.py`), handshakes (`handshake.py`), transfers (`channels.py`), rounds (`rounds.py`), membership
-(`membership_effects.py`), and coming and going (`lifecycle.py`).
+It has no socket, file, clock or thread, and draws random numbers only from a generator that is passed in, so a real
+process, a simulated one and a test run the same code. What must survive is in the `DurableState`; each change of it is
+persisted before any message that follows from it is sent. The rest may be forgotten: `NodeState`, and the parts beside
+it for messages (`dispatch.py`), handshakes (`handshake.py`), transfers (`channels.py`), rounds (`rounds.py`),
+membership (`membership_effects.py`), and arrival and departure (`lifecycle.py`).
 
 A step takes the event in and then goes on as far as it can. The phases of a node and their transitions are one table:
 `peer/state/phases.py`.
@@ -77,11 +77,11 @@ from fedpeer.rejection import Rejection
 
 #: Ticks for which only the seeds are greeted: within that time they say which other peers are alive.
 _SEEDS_FIRST_TICKS = 100
-#: Ticks for which a process that has just started waits with its shares until it has met all others, once it has met
-#: some of them.
+#: Ticks for which a process that has just started and has met some of the other peers waits for the rest before it
+#: gives shares.
 _STRANGERS_TICKS = 200
-#: A process that finds an empty disk starts from a random generation below this one; a second one does not get the
-#: same.
+#: A process that finds an empty disk starts from a random generation below this one, so that a second such process
+#: gets another.
 _GENERATION_LEAP = 2**31
 
 
@@ -95,15 +95,15 @@ class Moment:
 
 
 class Node:
-    """One peer.
+    """One peer as a pure state machine.
 
-    durable   as it was recovered, or blank; `blank` says which
+    durable   recovered state, or a blank one if `blank`
     forgot    something that was durable is known to be lost
-    renews    save a whole snapshot at once, since there is none behind the one that was read
+    renews    save a whole snapshot at once, since no older one is left behind the one that was read
     spec_of   returns the spec of a consensus group
 
-    `consensus_by_group` are the peer's consensus groups. `client` is its role where the algorithm has a server; without
-    one (None) it has `rounds`, whose averagings through coordinators are the `averager`'s.
+    `consensus_by_group` has the peer's consensus groups. `client` is the peer's client if the algorithm has a server;
+    otherwise it is None, `rounds` is the progress of the peer's rounds, and `averager` averages through coordinators.
     """
 
     def __init__(
@@ -182,10 +182,9 @@ class Node:
         return self.state.durable
 
     def outlived(self, sender: str, message: Message) -> tuple[Claim, ...]:
-        """Return the statement of a later process with the sender's identity (E15), if the message's own claim is
-        older.
+        """Return a later process's statement under the sender's identity (E15), if the message's own claim is older.
 
-        () if there is none.
+        Otherwise return ().
         """
         if not isinstance(message, Ping | PingRequest | Pong) or sender not in self.state.others:
             return ()
@@ -197,13 +196,13 @@ class Node:
         return (statement,) if any((advert.generation, advert.nonce) < known for advert in own) else ()
 
     def policy(self, other: str | None) -> MessagePolicy:
-        """Return the policy for messages from this peer now; None: the sender is not known without certificates."""
+        """Return the current policy for messages from this peer; None: an unknown sender, without certificates."""
         if other not in self.state.others.policies:
             self.state.others.policies[other] = policy_of(self.state, other)
         return self.state.others.policies[other]
 
     def moment(self) -> Moment:
-        """Return all that must survive, as it is now; later steps do not change it."""
+        """Return a copy of all that must survive; later steps do not change it."""
         return Moment(self.durable.copy(), self.state.peer_groups, self.phase != "starting")
 
     def again(self, moment: Moment) -> Node:
@@ -294,8 +293,8 @@ class Node:
     def _number(self, durable: DurableState) -> int:
         """Return the generation of this start.
 
-        In groups with a coordinator, a peer with an empty disk starts from a random number: whoever answers its Hello
-        shows by it which process it has met.
+        In groups with a coordinator, a peer with an empty disk starts from a random number, so that each answer to its
+        Hello shows which process the answering peer has met.
         """
         leap = (
             self.setup.nonce % _GENERATION_LEAP
@@ -313,7 +312,7 @@ class Node:
         """Start this process on its durable state, and enter its first phase."""
         state = self.state
         state.start(self._number(state.durable))
-        if self._forgot:  # who has another key has forgotten nothing: it is another voter (`roster_keys.py`)
+        if self._forgot:  # a peer with another key has forgotten nothing: it is another voter (`roster_keys.py`)
             state.lose_vote()
         close_books(state)  # by the roster found at the start
         for consensus in self.consensus_by_group.values():
@@ -424,9 +423,9 @@ class Node:
         return self.averager.over(goes_on=shares or accompanied(state))
 
     def _among_strangers(self) -> bool:
-        """Return whether this process has just started and not met the others yet, so that it would average alone.
+        """Return whether this process has just started and has not met the other peers, so that it would average alone.
 
-        Once it has met one of them it waits for the rest for a moment only: maybe it can never meet them.
+        Once it has met one of them, it waits only briefly for the rest, which it may never meet.
         """
         state = self.state
         if not self._reacquainted:

@@ -1,7 +1,7 @@
-"""From a federation's settings and a roster to a node: the start of a real process and of a simulated one.
+"""Construction of a node from a federation's settings and a roster, for a real process and for a simulated one.
 
 Initial weights, groups and randomness follow from the federation file and the seed alone, so peers on different
-machines, and simulated ones, start alike.
+machines and simulated peers start with the same state.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ VOTERS_MAX = 2 * SIGNATURES_MAX - 1
 
 
 def rules_of(federation: FederationSettings, seed: int, me: str, examples: int, contract: bytes = b"") -> Rules:
-    """Return how this peer's durable state changes; `contract`: text of the one in force if there were earlier ones."""
+    """Return the rules of this peer's durable state; `contract`: text of that in force if there were earlier ones."""
     text = json.loads(contract or b"{}")
     earlier: Sequence[str] = text.get(EARLIER, ())
     algorithm = parse_choice(text["algorithm"]) if "algorithm" in text else federation.learning.algorithm
@@ -113,7 +113,7 @@ def setup_of(
     held: HeldContract | None = None,
     signed: SignedContract | None = None,
 ) -> Setup:
-    """Return what is fixed for a process of peer `me`.
+    """Return the fixed setup of a process of peer `me`.
 
     Args:
         method: in place of the federation's own algorithm.
@@ -186,7 +186,7 @@ def setup_of(
 
 
 def outer_rules_of(assembly: Assembly, roster: Roster, me: str, algorithm: Choice) -> OuterRules | None:
-    """Return the outer steps of a peer among the members of a roster; None: it takes none."""
+    """Return the outer steps of a peer among the members of a roster; None: it takes no outer steps."""
     federation = assembly.federation
     if not takes_outer_steps(federation):
         return None
@@ -263,7 +263,7 @@ def _network_digest(assembly: Assembly) -> bytes:
 
 
 def owner_of(setup: Setup) -> dict[str, str]:
-    """Return the owner of a state on disk: another peer's or federation's is rejected."""
+    """Return the owner that is stored with a state on disk: another peer's or federation's state is rejected."""
     return {"peer": setup.me, "federation": setup.peer_groups.roster.federation_id.hex()}
 
 
@@ -282,7 +282,7 @@ def disk_bytes(persist: Persist, setup: Setup) -> bytes:
 
 
 def _optimizers(text: bytes) -> object:
-    """Return what decides the form of a training state: the optimizer, and the outer optimizers."""
+    """Return the settings that decide the form of a training state: the optimizer and the outer optimizers."""
     contract = json.loads(text)
     learning, models = contract["learning"], contract["partial_models"]
     return learning["optimizer"], learning.get("outer"), {name: each.get("outer") for name, each in models.items()}
@@ -301,13 +301,13 @@ def node_of(
     spec: AlgorithmSpec | None = None,
     patience: float = 1.0,
 ) -> Node:
-    """Return the node of a peer that recovered this from its disk.
+    """Return the node of a peer with the state that it recovered from its disk.
 
     Args:
         start_n: (n,) initial parameters.
-        sign, verify: with this peer's key; by the keys of the newest roster.
-        verify_by: by the key of an entry, of any roster.
-        spec: of an algorithm with a server; None: there is none.
+        sign, verify: sign with this peer's key, and verify by the keys of the newest roster.
+        verify_by: verifies by the key of an entry of any roster.
+        spec: spec of an algorithm with a server; None: the algorithm has no server.
         patience: part of the longest wait before it stands for coordinator of a group's averages (`capability.py`).
 
     Raises:
@@ -315,7 +315,7 @@ def node_of(
     """
     index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
     if recovered.snapshot is None:
-        # There may be entries without a snapshot: the first one was not finished, or cannot be read any more.
+        # There may be entries without a snapshot: the first snapshot was not finished, or can no longer be read.
         durable = DurableState.blank(rules, index, start_n, state_size)
         durable.seated(*consensus_places(setup.peer_groups, b"" if spec is None else spec.client))
         for data in recovered.entries:

@@ -1,13 +1,12 @@
 """Reminders of forgotten state: a peer believes that it forgot something only if shown its own signature.
 
-A Hello states what its sender remembers of the recipient, and may lie; so it changes none of the recipient's numbers. A
-peer that remembers more of another one than that one's Hello states shows what the other has signed itself
-(`Reminder`):
-a start of its process with its incarnation at that time, or a transfer or an acknowledgement on a channel between the
-two. The other checks its own signature. A statement without such proof is rejected (`unproven`), but never charged: an
-honest peer may state it, truly, of one that lost its memory, with every Hello, if their last exchange was in version 1
-of the wire, which has no signatures. If the peer has forgotten what it signed, it comes back as a new incarnation; if
-another process with its identity has signed it, the later of the two goes on.
+A Hello states what its sender remembers of the recipient, and may lie; so it changes none of the recipient's numbers.
+If a peer remembers more of another than the other's Hello states, it shows what the other has signed (`Reminder`): a
+start of its process with its incarnation at that time, or a transfer or an acknowledgement on a channel between the
+two. The other checks its own signature. A statement without such proof is rejected (`unproven`), but never charged: if
+the last exchange was in version 1 of the wire, which has no signatures, an honest peer may truly state it, with every
+Hello, of a peer that lost its memory. If the other has forgotten what it signed, it comes back as a new incarnation; if
+another process with its identity signed it, the later of the two goes on.
 """
 
 from __future__ import annotations
@@ -45,9 +44,9 @@ def own_signature(state: NodeState) -> bytes:
 
 
 def channel_signature(state: NodeState, peer: str, group: str, way: Way, number: int, weight: float) -> bytes:
-    """Return the signature (64 bytes) of this peer's place on a channel to or from that one.
+    """Return the signature (64 bytes) of this peer's place on a channel to or from `peer`.
 
-    b"" if that one speaks a version of the wire without signatures.
+    b"" if `peer` speaks a version of the wire without signatures.
     """
     if state.others.version_of(peer) < 2:
         return b""
@@ -57,7 +56,7 @@ def channel_signature(state: NodeState, peer: str, group: str, way: Way, number:
 
 
 def is_signed(state: NodeState, peer: str, group: str, way: Way, signed: Signed) -> bool:
-    """Return whether that peer signed this of a channel between the two, under their present incarnations."""
+    """Return whether `peer` signed this state of a channel between the two, under their present incarnations."""
     durable = state.durable
     ends = (peer, durable.met.get(peer, 0)), (state.me, durable.incarnation)
     return state.verify(
@@ -81,8 +80,8 @@ def _federation(state: NodeState) -> bytes:
 def remind(state: NodeState, received: MessageReceived, hello: Hello) -> None:
     """Send the sender of a Hello proof of what it has signed but no longer states.
 
-    In groups with a coordinator, a process that knows nobody, of a peer that was met before as another process, has
-    lost its disk; until it has seen the proof, no peer may take it for the process that it knows.
+    In groups with a coordinator, a peer that was met before as another process has lost its disk if its process knows
+    nobody. Until it has seen the proof, no peer may take it for the process that was met.
     """
     peer, durable = received.sender, state.durable
     other, shown = state.others[peer], _remembered(state, peer)
@@ -104,7 +103,7 @@ def remind(state: NodeState, received: MessageReceived, hello: Hello) -> None:
 
 
 def _remembered(state: NodeState, peer: str) -> GenerationProof | None:
-    """Return the last start that this peer signed, as received by this process, else as of when it was met."""
+    """Return the last start that `peer` signed, as received by this process, else as stored when it was met."""
     other, durable = state.others[peer], state.durable
     if other.proof is not None:
         return other.proof
@@ -142,7 +141,7 @@ def _proof(group: str, way: Way, signed: Signed) -> ChannelProof:
 
 
 def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder) -> None:
-    """Check what this peer is shown of itself, and act on it if this peer has signed it."""
+    """Check the proofs about this peer in a reminder, and act on those that it has signed."""
     shown = reminder.generation
     if shown is not None:
         text = generation_text(_federation(state), state.me, shown.incarnation, shown.generation, shown.nonce)
@@ -152,8 +151,8 @@ def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder)
         incarnation = state.durable.incarnation
         other_self(state, received.sender, shown.incarnation, shown.generation, shown.nonce)
         if state.durable.incarnation == incarnation:
-            # Nothing was forgotten: the other met an earlier process, which ended before it had met the other in turn.
-            # By naming the other's incarnation, the next Hello shows that this peer has seen that.
+            # Nothing was forgotten: the sender met an earlier process here, which ended before it had met the sender.
+            # The next Hello names the sender's incarnation, which shows that this peer has seen the proof.
             other = state.others[received.sender]
             other.shown = received.incarnation
             other.greet_soon(state.now)
@@ -175,7 +174,7 @@ def on_reminder(state: NodeState, received: MessageReceived, reminder: Reminder)
 
 
 def _forgot(state: NodeState, received: MessageReceived, proof: ChannelProof) -> bool:
-    """Return whether this peer does not know what it signed of a channel."""
+    """Return whether this peer does not remember the state of a channel that it signed."""
     holding = state.durable.groups[proof.group]
     out, into = holding.out.get(received.sender, Outgoing()), holding.into.get(received.sender, Incoming())
     if received.incarnation != state.durable.met.get(received.sender):  # another incarnation, which we never met
@@ -188,10 +187,10 @@ def _forgot(state: NodeState, received: MessageReceived, proof: ChannelProof) ->
 def other_self(state: NodeState, sender: str, incarnation: int, number: int, nonce: int) -> None:
     """Act on the proof that this peer has signed this incarnation and start, which it may not know.
 
-    Of two running processes with one identity the one that started later goes on (E15). A process that has just started
-    is the later one: it takes the next generation. State that an earlier process signed and this disk does not have is
-    lost memory, and so are the promises of a process that did not run on this disk. That one of an earlier incarnation
-    did not is known already if the vote was lost once: who left, or has another key, keeps its vote when it comes back.
+    If two processes run with one identity, the one that started later goes on (E15). A process that has just started is
+    the later one: it takes the next generation. State that an earlier process signed and this disk does not have is
+    lost memory, and so are the promises of a process that did not run on this disk. If the vote was lost once, such a
+    process of an earlier incarnation is no news: a peer that left, or has another key, keeps its vote when it is back.
 
     Args:
         sender: the peer that shows the proof; "": nobody in particular.
@@ -235,7 +234,7 @@ def begin_incarnation(state: NodeState, incarnation: int, why: str) -> None:
 
 
 def unproven_reminder(state: NodeState, received: MessageReceived, hello: Hello) -> str | None:
-    """Return what a Hello states of this peer that only its own signature could prove; None: nothing."""
+    """Return what a Hello states of this peer that only this peer's signature could prove; None: nothing."""
     durable = state.durable
     if received.to_incarnation > durable.incarnation:
         return f"incarnation {received.to_incarnation}, but this is {durable.incarnation}"

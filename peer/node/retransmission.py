@@ -4,8 +4,9 @@ A transfer is repeated until it is acknowledged. The wait follows from how long 
 and Karels 1988, as in RFC 6298); it is doubled after a repeat, and bounded at both ends. Timers are forgotten at a
 restart: all open transfers are sent again then.
 
-A transfer that came before the one before it is rejected, and is due as soon as that one is acknowledged. If it waited
-for its own timer, the next one would come too early in its turn, and each round would take a wait, for good.
+A transfer that overtook its predecessor is rejected, and is due as soon as the predecessor is acknowledged. If it
+waited for its own timer, the next transfer would come too early in its turn, and every round from then on would take a
+wait.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 #: second, a link that has come back would stay idle for longer than a person takes for normal (5 s at 25 ms).
 WAIT_MIN, WAIT_MAX = 8, 200
 #: Factor of the usual wait up to which waits between repeats grow. They double to ease a crowded link, but no further:
-#: of a dozen channels at 30 % loss one is always at its third repeat, and everybody waits for that one.
+#: of a dozen channels at 30 % loss one is always at its third repeat, and all peers wait for that one.
 _GROWTH_MAX = 4
 
 #: (peer, group, seq)
@@ -30,8 +31,8 @@ class _Timer:
     first, last   ticks at which it was sent first and last
     wait          ticks after `last` at which it is due
     repeats       how often it was sent again
-    early         its neighbor rejected what was sent last, because the one before it was missing
-    overdue       it was early, and the one before it is there now
+    early         its neighbor rejected it when it was sent last, because the transfer before it was missing
+    overdue       it was early, and the transfer before it is there now
     """
 
     first: int
@@ -70,7 +71,7 @@ class Retransmissions:
             timer.last, timer.repeats, timer.early, timer.overdue = now, timer.repeats + 1, False, False
 
     def answered(self, peer: str, group: str, taken: int, now: int) -> None:
-        """Remove the timers up to number `taken`; the next transfer is due at once if it came before this one.
+        """Remove the timers up to number `taken`; the next transfer is due at once if it was rejected as early.
 
         How long answers take is learned from transfers that were sent once.
         """
@@ -90,7 +91,7 @@ class Retransmissions:
             following.overdue = following.early
 
     def missed(self, peer: str, group: str, seq: int) -> None:
-        """Shorten the waits of transfers to a peer that has rejected this later one: the link works, they were lost."""
+        """Shorten the waits of transfers before this one, which the peer rejected: the link works, they were lost."""
         for key, timer in self.timers.items():
             if key[:2] == (peer, group) and key[2] < seq:
                 timer.wait = min(timer.wait, self.wait(peer))

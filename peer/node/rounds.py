@@ -1,12 +1,12 @@
-"""Peer-to-peer rounds: synchronous ones with a soft barrier, and asynchronous ones with none.
+"""Peer-to-peer rounds: synchronous ones with a soft barrier, and asynchronous ones without a barrier.
 
-A round is one training, and then an averaging in each group that is due: by exchanges of shares, which are here, or
-through a coordinator (`group_averager.py`). It is over when both are.
+A round is one training, and then an averaging in each group that is due. A group averages by exchanges of shares (in
+this module) or through a coordinator (`group_averager.py`). The round is over when all these averagings are.
 
-Both kinds of rounds only decide and write entries; they are called after every event and go as far as they can. Every
-wait has a limit, after which the peer goes on without the missing ones and logs that in one line. These are late for
-the rest of this averaging; their shares are added when they arrive, and they catch up by taking part in the round of
-the others.
+The functions only decide and write entries; they are called after every event and go as far as they can. Every wait has
+a limit, after which the peer goes on without the missing neighbors and logs that in one line. These neighbors are late
+for the rest of this averaging; their shares are added when they arrive, and they catch up by taking part in the round
+that the other peers are in.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from fedpeer.peer.state.neighbors import DOUBT_TICKS
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.topology.repair import repaired
 
-#: Part of the deadline for which a share is waited for if its sender is in the next round already.
+#: Part of the deadline (1 / this) to wait for a share whose sender is already in the next round.
 _AHEAD_PARTS = 10
-#: Part of the deadline for which an acknowledgement is waited for. Others wait for this peer's share meanwhile, at most
-#: a deadline: if it waited as long, a peer that acknowledges nothing would make it late for all.
+#: Part of the deadline (1 / this) to wait for an acknowledgement. The other neighbors wait for this peer's share
+#: meanwhile, at most a deadline: if this peer waited as long, one that acknowledges nothing would make it late for all.
 _ACK_PARTS = 2
 #: Ticks between two pushes of an asynchronous peer: an acknowledgement takes a few, and the channel rests until then.
 _PUSH_EVERY = 4
-#: Part of the deadline within which a neighbor has to be heard whose share was waited for during all of it.
+#: Last part of the deadline (1 / this) in which a neighbor has to be heard if its share did not come within all of it.
 _HEARD_PARTS = 2
 #: Deadlines for which the averaging of one round may last before the peer logs that rounds have stalled.
 _STALLED_DEADLINES = 2
@@ -65,25 +65,25 @@ class RoundProgress:
     """Progress of a peer in its rounds, beside what is durable.
 
     opened_at    by group, tick at which its exchange was opened
-    late         members that this round goes on without, and since which tick; while nothing comes from one, the next
-                 rounds go on without it, too
-    silent       by group, neighbors whose share did not arrive, and since which tick it was expected; until they
-                 acknowledge ours, and have been heard
-    unheard      by group, those whose share was waited for during a deadline, and the tick since which they have to be
-                 heard: half a deadline before the end of this wait
-    further      by group, neighbors that were in a later round and gave no share of an exchange, and the place of their
-                 last share; until another one comes, or this peer catches up
+    late         members that this round goes on without, and since which tick; the next rounds also go on without a
+                 member until something comes from it
+    silent       by group, neighbors whose share did not arrive, and the tick since which it was expected; until they
+                 have acknowledged our share and been heard
+    unheard      by group, neighbors whose share did not arrive within a deadline, and the tick since which they have to
+                 be heard: half a deadline before the end of that wait
+    further      by group, neighbors in a later round that gave no share of an exchange, and the place of their last
+                 share; until another share comes, or this peer catches up
     skipped      by group, neighbors that could not be reached when the exchange was opened, and got no share yet
-    missed       by group, members that an averaging went on without, until one with them begins; matters only where
-                 averaging is event-triggered
+    missed       by group, members that an averaging went on without, until an averaging with them begins; only for
+                 event-triggered averaging
     pushed_at    by group, tick of its last push; `news`: groups with something that was not pushed yet
     pushed_D     by group, its estimate at its last push, and the number of trainings since; event-triggered only
     training     a `Train` is under way
     disagreement by group, distance to the furthest neighbor relative to the own norm, in the last averaging
-    alone        trainings beyond the first in this round, taken because nobody answers
+    alone        trainings beyond the first in this round, taken because no peer answers
     alone_since  tick of running time at which the peer found itself alone; None: it is not
     trained_at   tick of running time at which this round's training was over; None: it is not
-    alone_noted, stalled_noted   it was logged that the peer is alone, that the round has stalled
+    alone_noted, stalled_noted   whether it was logged that the peer is alone, and that the round has stalled
     astray       groups for which it was logged that far too little or too much weight is held here
     """
 
@@ -151,12 +151,12 @@ def begin_round(state: NodeState, rounds: RoundProgress, round: int) -> None:
 
 
 def _forgive_late(state: NodeState, rounds: RoundProgress) -> None:
-    """Wait for late peers again, as far as anything came from them since."""
+    """Wait again for late peers from which something has come since they were late."""
     rounds.late = {peer: since for peer, since in rounds.late.items() if not state.others.received_since(peer, since)}
 
 
 def _watch_weights(state: NodeState, rounds: RoundProgress, weights: Mapping[str, float]) -> None:
-    """Log when far too little or too much weight is held here at the end of a round, once until that is over."""
+    """Log that this peer holds far too little or too much weight at the end of a round, once until that is over."""
     start_weight = state.durable.rules.start_weight
     for group, weight in weights.items():
         if _begins_with(state, group) is not None:  # each averaging starts with the right weight
@@ -174,7 +174,7 @@ def watch_rounds(state: NodeState, rounds: RoundProgress) -> None:
     """Log when the averaging of a synchronous round lasts for longer than a deadline or two can explain."""
     if rounds.trained_at is None or rounds.stalled_noted or rounds.alone_noted:
         return
-    if not state.in_rounds:  # rounds that wait for coordinators alone say themselves that they pause
+    if not state.in_rounds:  # rounds that only wait for coordinators log their own pauses
         return
     lasted = state.ran - rounds.trained_at
     if lasted < _STALLED_DEADLINES * state.longest_deadline:
@@ -188,7 +188,7 @@ def watch_rounds(state: NodeState, rounds: RoundProgress) -> None:
 
 
 def train_round(state: NodeState, rounds: RoundProgress) -> None:
-    """Have the steps of this round taken; again after a restart, since a `Train` under way is forgotten."""
+    """Request this round's local steps; after a restart again, since a `Train` under way is forgotten."""
     durable = state.durable
     if goes_over(state):
         return
@@ -197,11 +197,11 @@ def train_round(state: NodeState, rounds: RoundProgress) -> None:
 
 
 def stay(state: NodeState, rounds: RoundProgress) -> bool:
-    """Return whether this peer has to stay in its round because nobody else has come as far (`skew.py`).
+    """Return whether this peer has to stay in its round because no other peer has come as far (`skew.py`).
 
-    It then trains on under the same number, up to `learning.alone_rounds` times, once that lasts. After
-    `learning.alone_limit` it no longer stays, and goes through the remaining rounds by itself. Where one other alone
-    states that it has come as far, and gives no shares, this peer goes on once in a deadline.
+    If that lasts, it trains again under the same number, up to `learning.alone_rounds` times. After
+    `learning.alone_limit` it no longer stays, and goes through the remaining rounds by itself. If only one other peer
+    states that it has come as far, and gives no shares, this peer begins one round per deadline.
     """
     next_round = state.durable.round + 1
     if may_begin(state, next_round):
@@ -232,9 +232,9 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
 
 
 def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> bool:
-    """Store the result of a training; if this peer fell behind, under the round of the others.
+    """Store the result of a training, under the other peers' round if this peer fell behind.
 
-    False: it is not the training that was asked for, and is dropped.
+    Return False if it is not the training that was requested; the result is then dropped.
     """
     if not rounds.training or event.round != state.durable.round:
         return False
@@ -249,8 +249,8 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> bo
     state.write(LocalTrained(round=round, x_n=event.x_n, s_k=event.s_k))
     if leapt:  # else peers that leap at the same moment would each think the others behind, and give them nothing
         state.advertise()
-        # The others count on this peer in the round that it names. So it waits for acknowledgements that are missing
-        # since it was alone as for any other: else it would be through that round before the others begin it.
+        # The others count on this peer in the round that it names. So it waits for acknowledgements still missing from
+        # its time alone as for any others; otherwise it would finish that round before the others begin it.
         rounds.silent.clear()
         rounds.further.clear()
         _forgive_late(state, rounds)  # they were late in the round that it leaves
@@ -275,7 +275,7 @@ def means_awaited(state: NodeState) -> list[str]:
 
 def average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> bool:
     """Take every group as far as it can go; return whether the averaging of this round is over in all of them."""
-    over = [_average(state, rounds, repeats, group) for group in state.in_rounds]  # all of them go on, not the first
+    over = [_average(state, rounds, repeats, group) for group in state.in_rounds]  # a list, so each group goes on
     return all(over)
 
 
@@ -324,16 +324,16 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
     if peer in rounds.late or not state.others.expected(peer, group):
         return False
     other, (round, exchange), policy = state.others[peer], holding.at, state.peer_groups.averaging[group]
-    # An edge that was added for peers that seemed dead goes when they are back, at its other end perhaps before here.
+    # An edge that was added for peers that seemed dead is removed when they are back, perhaps at its other end first.
     if not expected_averaging(state, group).linked(state.me, peer):
         return False
-    # A peer that has leapt over this round gives nothing for it, and says so before any of its shares does.
+    # A peer that has leapt over this round gives nothing for it, and states its new round before it sends a share.
     reached = state.others.round_of(peer)
     if (reached > round and reached > round + ahead(state)) or behind(state, group, peer):
         return False
     if other.round > round and mutual(state, group):
-        # A peer in the next round has our share of the last exchange, and made one for us. In an earlier exchange there
-        # is no such share; in the last one it is under way, or was never made: then we do not wait for long.
+        # A peer in the next round has our share of the last exchange. Its own share of that exchange is under way or
+        # was never made, so we do not wait for long; a share of an earlier exchange will not come at all.
         patience = state.deadline(group, _AHEAD_PARTS)
         if exchange + 1 < policy.exchanges or state.now - other.round_at >= patience:
             return False
@@ -341,7 +341,7 @@ def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> 
 
 
 def _is_past(holding: GroupState, peer: str) -> bool:
-    """Return whether a neighbor is past the open exchange: a share of it for a later one has arrived."""
+    """Return whether a neighbor is past the open exchange: its share for a later one has arrived."""
     return _last_place(holding, peer) > holding.at
 
 
@@ -351,10 +351,10 @@ def _last_place(holding: GroupState, peer: str) -> tuple[int, int]:
 
 
 def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequence[str] = (), parts: int = 1) -> bool:
-    """Return whether this wait has lasted for a deadline, or for one of so many `parts` of it.
+    """Return whether this wait has lasted for a deadline, or for 1 / `parts` of it.
 
-    It starts again with each round that a peer in an earlier round (`behind`) reaches: a peer that was alone for a
-    while is ahead of all, and would stay so forever if it went on at every deadline.
+    The wait starts again whenever a peer of `behind` that is in an earlier round reaches its next one: a peer that was
+    alone for a while is ahead of all others, and would stay ahead forever if it went on at every deadline.
     """
     since = rounds.opened_at.setdefault(group, state.now)
     others = (state.others[peer] for peer in behind)
@@ -369,7 +369,7 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     plan = _turn(state, policy, exchange)
     anew = _begins_with(state, group)
     # If averagings start with a weight of their own, a peer is exhausted for at most one of them; and if weights differ
-    # widely, a peer that starts with much comes down to the mean, which may be a small part of it.
+    # widely, a peer with a large start weight comes down to the mean, which may be a small part of that.
     start_weight, both_ways = state.durable.rules.start_weight, mutual(state, group)
     tired = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
     beyond = _beyond(state, rounds, group, {*plan.to, *plan.expect})
@@ -378,8 +378,8 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     back = absent is not None and bool(rounds.missed.get(group, set()) & {*policy.overlay.members} - absent)
     inactive = policy.drift is not None and (tired or not (back or _awake(holding, exchange, policy.drift)))
     channels = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in beyond and (inactive or not tired)}
-    # An acknowledgement may still be under way beside the shares: skipping a neighbor for that would leave it waiting,
-    # and give another average than the mixing matrices.
+    # An acknowledgement may still be under way: a neighbor skipped for that would be left waiting, and the average
+    # would differ from that of the mixing matrices.
     slow = [peer for peer, channel in channels.items() if resting(channel) and peer not in rounds.late]
     if slow:
         if not _overdue(state, rounds, group, slow, _ACK_PARTS):
@@ -413,8 +413,8 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
 def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, group: str) -> None:
     """Give a share of the open exchange to neighbors that could not be reached when it was opened, and now can.
 
-    Such a neighbor may wait for a share of this exchange or of an earlier one. Without a share of this one it would
-    wait for a whole deadline, and this peer, in a later exchange, for it.
+    Such a neighbor may wait for a share of this exchange or of an earlier one. Without a share of this exchange it
+    would wait for a whole deadline, and this peer would wait for it in a later exchange.
     """
     if not rounds.skipped.get(group):
         return
@@ -442,7 +442,7 @@ def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions
 
 
 def _turn(state: NodeState, policy: Averaging, exchange: int) -> Turn:
-    """Return this peer's part in an exchange of its round; a peer without others keeps everything."""
+    """Return this peer's part in an exchange of its round; a peer alone in its group keeps everything."""
     alone = len(policy.overlay.members) == 1
     return Turn((), 1.0, ()) if alone else turn(policy, state.me, state.durable.round - 1, exchange)
 
@@ -450,7 +450,7 @@ def _turn(state: NodeState, policy: Averaging, exchange: int) -> Turn:
 def _silent(state: NodeState, rounds: RoundProgress, group: str) -> dict[str, int]:
     """Return the neighbors whose share did not arrive and that may not have ours, and since which tick.
 
-    One that acknowledged ours in the moment before a cut was not heard since.
+    A neighbor that acknowledged our share just before its link was cut is included, since it was not heard again.
     """
     holding, unheard = state.durable.groups[group], rounds.unheard.get(group, {})
     rounds.silent[group] = {
@@ -464,9 +464,9 @@ def _silent(state: NodeState, rounds: RoundProgress, group: str) -> dict[str, in
 def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collection[str]) -> set[str]:
     """Return the peers that get no share now: they may be on the other side of a partition, or are not in step.
 
-    A partition may last for hours, and mass under way to its other side is missed on this one: a silent peer gets no
-    second share, and a peer that may be on the same side as it gets no first one.
-    A neighbor that went on to a later round without this peer gets none until it gives one: it would only take.
+    A partition may last for hours, and mass under way to its other side is missing on this side. So a silent peer gets
+    no second share, and a peer that may be on the silent peer's side gets no first one.
+    A neighbor that went on to a later round without this peer gets no share until it gives one: it would only take.
     """
     silent, holding = _silent(state, rounds, group), state.durable.groups[group]
     since = min(silent.values(), default=-1)
@@ -482,7 +482,7 @@ def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collecti
 
 
 def _absent(state: NodeState, group: str, beyond: Collection[str]) -> set[str]:
-    """Return the other members that an averaging which begins now goes on without."""
+    """Return the other members that take no part in an averaging that begins now."""
     members = {*state.peer_groups.averaging[group].overlay.members} - {state.me}
     return {p for p in members if p in beyond or not state.others.expected(p, group)}
 
@@ -490,7 +490,7 @@ def _absent(state: NodeState, group: str, beyond: Collection[str]) -> set[str]:
 def _awake(holding: GroupState, exchange: int, drift: float) -> bool:
     """Return whether this peer gives in an exchange: it has moved since it last averaged, or was activated.
 
-    A peer that does not know what it had then gives, too.
+    A peer that does not know the slice that it had then gives, too.
     """
     if exchange > 0 or holding.settled_D is None:
         return exchange == 0 or holding.active
@@ -502,8 +502,8 @@ def _shares(
 ) -> RealShares | MaskedShares:
     """Return the shares of an exchange: masked ones during the noise phase, real ones after it.
 
-    The phase ends when it is over for all, and this peer has sent masked shares to as many neighbors as it was to: of
-    those that it can reach, or everybody would wait for a peer that is cut off (one of `cut`).
+    The phase ends when it is over for all peers and this peer has sent masked shares to the required number of
+    neighbors. Only reachable neighbors count; otherwise every peer would wait for one that is cut off (one of `cut`).
     """
     noise, round, holding = policy.noise, state.durable.round, state.durable.groups[group]
     if noise is None:
@@ -546,7 +546,7 @@ def expected_averaging(state: NodeState, group: str) -> Averaging:
 
 
 def _measure(state: NodeState, rounds: RoundProgress, group: str, *, last: bool) -> None:
-    """Note how far the neighbors are from this peer, relative to its norm, by their last shares."""
+    """Store the largest distance of a neighbor's last share from this peer's estimate, relative to its norm."""
     holding = state.durable.groups[group]
     if not last:
         return
@@ -562,7 +562,7 @@ def _measure(state: NodeState, rounds: RoundProgress, group: str, *, last: bool)
 
 
 def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> None:
-    """Give shares to all neighbors with free channels, in groups with news whose last push is a while ago.
+    """Give shares to all neighbors with free channels, in each group that has news and was last pushed a while ago.
 
     With event-triggered averaging a group has news if it has moved, by training or by shares, since its last push.
     """
@@ -573,11 +573,10 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
         me = policy.overlay.members.index(state.me)
         neighbors = [policy.overlay.members[i] for i in sorted(policy.overlay.union.neighbors(me))]
         idle = tuple(peer for peer in neighbors if not resting(holding.out.get(peer, Outgoing())))
-        # The result of training is added to the shares that arrived meanwhile. A peer that keeps less than half is
-        # moved past the others by that: if training goes far from where it began, peers swing about the mean, further
-        # each time.
+        # The result of training is added to the shares that arrived meanwhile. A peer that kept less than half would
+        # be moved past the others by that: if training goes far, peers would swing about the mean, further each time.
         free, fraction = fitting(state, group, idle, 1 / (2 * len(neighbors))) if idle else ((), 0.0)
-        # What is under way to peers that are gone for good would otherwise end all averaging with those that are there.
+        # Otherwise mass under way to peers that are gone for good would end all averaging with the remaining peers.
         channels = [channel for peer, channel in holding.out.items() if state.others.expected(peer, group)]
         tired = exhausted(holding.held, state.durable.rules.start_weight) or overdrawn(holding.held, channels)
         if not free or tired:
@@ -595,7 +594,7 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
 
 
 def _worth_telling(state: NodeState, rounds: RoundProgress, group: str, drift: float) -> bool:
-    """Return whether to push a group: it moved since its last push, which was long ago, or by an earlier process."""
+    """Return whether to push a group: it moved since its last push, or that was long ago or by an earlier process."""
     before_D, trainings = rounds.pushed_D.get(group, (None, 0))
     if before_D is None or trainings >= QUIET_TRAININGS:
         return True

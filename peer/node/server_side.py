@@ -1,7 +1,7 @@
 """Work of a peer under an algorithm with a server: training as a client, aggregating a round, finishing it.
 
-All of it is functions of its arguments, with states as bytes (`leaf_bytes.py`). A job names the clients of its round:
-with the roster their number may change, and with it the algorithm, which is built for a number of clients.
+Each job is a function of its arguments, with states as bytes (`leaf_bytes.py`). A job names the clients of its round:
+their number may change with the roster, and the algorithm is built for a number of clients.
 """
 
 from __future__ import annotations

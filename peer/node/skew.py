@@ -1,21 +1,21 @@
 """Skew of round numbers: how far apart those of synchronous peers may be, and which peers are in step.
 
 A round number is a logical clock. It says which shares belong together, so a number that no other peer comes near is of
-no use: its peer would wait for all others, and they for it. Two rules bound the skew.
+no use: its peer and all others would wait for each other. Two rules bound the skew.
 
 **No peer runs ahead.** A peer begins the next round only if some other peer was seen in the last one (`may_begin`). So
 every number is at most one above the largest number of another peer, and a peer that nobody answers keeps its number.
 It goes on training under the same number, as often as `learning.alone_rounds` allows. The peer with the largest number
-never blocks the others: they have seen it, so they may come up to it, and then it has seen them. Where only one other
-states such a number and gives no shares, a peer goes on slowly (`on_ones_word`).
+never blocks the others: they have seen it, so they may come up to it, and then it has seen them. If only one other peer
+states such a number, and gives no shares, a peer goes on slowly (`on_ones_word`).
 
 **No peer stays behind.** A peer that finds a third of the others in a later round, and at least two (or the only other
 one), counts its training for the round after that (`furthest`). So many are required because a liar might state
-anything, and so might two of eight: a peer that followed them would be alone in a round far ahead. All others count,
-also those that are away (`_reached`), or a liar would be followed by a peer that meets nobody else; but for those that
-were away for ten minutes, while two are there, for they may never come back. Where exchanges are few and the graph is
-wide, distant peers may be ahead although nobody is behind (`leads_of`); but all of a peer's
-neighbors in a later round have gone on without it (`left_behind`).
+anything, and so might two of eight: a peer that followed them would be alone in a round far ahead. All other peers
+count, including those that are away (`_reached`): otherwise a peer that meets only a liar would follow it. Peers that
+were away for ten minutes do not count while two others are there, since they may never come back. Where exchanges are
+few and the graph is wide, distant peers may be ahead although nobody is behind (`leads_of`); but if all of a peer's
+neighbors are in a later round, they have gone on without it (`left_behind`).
 
 Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
 (`in_step`). A peer that took shares and gave none back would end up with the weight of all; so a peer that is behind
@@ -25,8 +25,8 @@ and does not know it gives no second share to a neighbor that gave it none (`Rou
 
 A peer that comes back when all others have finished takes over their result (`finished_without`).
 
-All this is between peers that have rounds in common. Those of which all groups are asynchronous have none: each keeps
-its number while none of the others is present.
+All this holds between peers that have rounds in common. A peer whose groups are all asynchronous has none in common: it
+keeps its number while no other peer is present.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ from fedpeer.peer.state.node_state import NodeState
 #: Rounds by which news of a peer may be late along directed phases and matchings, where an exchange does not go both
 #: ways: a peer without a partner in one round has one in the next.
 _ONE_WAY_ROUNDS = 2
-#: A peer follows this part of the others to a later round, and at least so many.
+#: A peer follows the others to a round that 1 / this of them have reached, and at least so many.
 _FOLLOWED_PARTS, _FOLLOWED_MIN = 3, 2
-#: With so many others no liar is tolerated (one of four is), and one that is there is believed while the other is away.
+#: With so many other peers no liar is tolerated (one of four is): if only one of them is there, it is believed.
 _BELIEVED_OTHERS = 2
 
 
@@ -68,12 +68,12 @@ def may_begin(state: NodeState, round: int) -> bool:
 
 
 def on_ones_word(state: NodeState, round: int) -> bool:
-    """Return whether this peer may begin a round by the word of one other alone, from which no share of late came.
+    """Return whether this peer may begin a round only by the word of one other peer, which gave no share lately.
 
-    Whoever goes on with this peer gives it shares. One that only states rounds, while nobody else is there, would take
-    this peer through all of them as fast as it trains.
+    A peer that goes on with this one gives it shares. A peer that only states rounds, while nobody else is there, would
+    take this peer through all of them as fast as it trains.
     """
-    # Heard by this peer itself: whoever is there alone may pass on that others are alive, to which it has no way. While
+    # Only what this peer heard itself counts: the one that is there may pass on that unreachable peers are alive. While
     # this process stood still, it could hear nobody.
     lately = max(DOUBT_TICKS, state.longest_deadline)
     heard = sum(state.others.heard_within(peer, lately) for peer in state.round_peers)
@@ -84,7 +84,7 @@ def on_ones_word(state: NodeState, round: int) -> bool:
 
 
 def _seen_by_several(state: NodeState, round: int) -> bool:
-    """Return whether so many others as are followed have come far enough for this peer to begin a round."""
+    """Return whether enough others to be followed have come far enough for this peer to begin a round."""
     return round <= followed(_reached(state).values()) + _slack(state)
 
 
@@ -95,7 +95,7 @@ def _slack(state: NodeState) -> int:
 
 
 def accompanied(state: NodeState) -> bool:
-    """Return whether a peer that has rounds to go is there, to which shares can be given."""
+    """Return whether another peer with rounds to go is there and can get shares."""
     learning = (peer for peer in state.group_peers if state.membership.status(peer) not in ("finished", "left"))
     return any(state.others.expected(peer, group) for peer in learning for group in state.durable.groups)
 
@@ -103,18 +103,18 @@ def accompanied(state: NodeState) -> bool:
 def furthest(state: NodeState) -> int:
     """Return the round that enough of the others have reached to be followed.
 
-    If shares are exchanged in rounds, that is about those who exchange them: to a coordinator numbers mean nothing.
+    If shares are exchanged in rounds, only peers that exchange them count: round numbers mean nothing to a coordinator.
     """
     return min(followed(_reached(state).values()), state.setup.federation.learning.rounds)
 
 
 def _reached(state: NodeState) -> dict[str, int]:
-    """Return the last known rounds of the others that count.
+    """Return the last known rounds of the other peers that count.
 
-    Those that are away or were not met yet count, too: else one that lies would be followed by a peer that meets nobody
-    else. Those that were away for long count only while fewer than two others are left without them: if most peers
-    never come back, whoever is started again is in step with the rest by then. Where there are one or two others in
-    all, the one that is there is believed.
+    Peers that are away or were not met yet count, too: otherwise a peer that meets only a liar would follow it. Peers
+    that were away for long count only while fewer than two others are left without them: if most peers never come back,
+    a peer that is started again is in step with the rest by then. With one or two other peers in all, the one that is
+    there is believed.
     """
     peers = state.peer_groups.share_peers if state.in_rounds else state.others.keys()
     counted = [peer for peer in peers & state.others.keys() if state.membership.status(peer) != "left"]
@@ -127,10 +127,10 @@ def _reached(state: NodeState) -> dict[str, int]:
 
 
 def left_behind(state: NodeState) -> bool:
-    """Return whether the others do not wait for this peer, which has just trained: it is to catch up with them.
+    """Return whether the others do not wait for this peer, which has just trained and then has to catch up.
 
-    So many others as are followed are further than they can be while somebody waits for this peer; or all of its
-    neighbors in a group are further, though it gave them no share of this round yet.
+    That is so if enough others to be followed are further than they can be while somebody waits for this peer; or if
+    all of its neighbors in a group are further, though it gave them no share of this round yet.
     """
     round = state.durable.round
     if not state.in_rounds or furthest(state) <= round:
@@ -146,7 +146,7 @@ def _passed_over(state: NodeState, group: str, rounds: Mapping[str, int]) -> boo
     """Return whether all neighbors that are present are in later rounds than this one, which ends with an averaging.
 
     Args:
-        rounds: those of the others that are present.
+        rounds: rounds of the other peers that are present.
     """
     round, policy = state.durable.round, state.peer_groups.averaging[group]
     if not (policy.exchanges and mutual(state, group) and policy.due(round - 1)):
@@ -158,7 +158,7 @@ def _passed_over(state: NodeState, group: str, rounds: Mapping[str, int]) -> boo
 def finished_without(state: NodeState) -> bool:
     """Return whether all others that are present have finished, and this peer is too far behind to be in step.
 
-    So many as are followed have to have come to the end, or one that lies would end this peer's training.
+    Enough peers to be followed must have come to the end; otherwise one liar would end this peer's training.
     """
     if not state.in_rounds or any(map(state.others.unfinished, state.round_peers)):
         return False  # without exchanges in rounds the last mean of each group is the result
@@ -173,21 +173,21 @@ def latest(others: Iterable[int], slack: int = 1) -> int:
 
 
 def followed(others: Iterable[int]) -> int:
-    """Return the round that a peer follows the others to: a third of them have reached it, and two where there are two.
+    """Return the round to which a peer follows the others: a third of them, at least two if there are, have reached it.
 
-    0: there are no others.
+    0 if there are no others.
     """
     rounds = sorted(others, reverse=True)
     return rounds[followed_count(len(rounds)) - 1] if rounds else 0
 
 
 def followed_count(others: int) -> int:
-    """Return how many of so many others a peer follows."""
+    """Return how many of `others` peers must have reached a round for a peer to follow them."""
     return min(others, max(_FOLLOWED_MIN, math.ceil(others / _FOLLOWED_PARTS)))
 
 
 def in_step(state: NodeState, group: str, peer: str) -> bool:
-    """Return whether this peer and that one can exchange shares of this peer's round.
+    """Return whether this peer and `peer` can exchange shares of this peer's round.
 
     A neighbor that is further behind than any peer in step can be has to catch up first. If every exchange goes both
     ways, a neighbor that has begun a later round has given all its shares of this one.
@@ -208,8 +208,8 @@ def behind(state: NodeState, group: str, peer: str) -> bool:
 def ahead(state: NodeState) -> int:
     """Return how many rounds a neighbor can be ahead of a peer that is not late at all.
 
-    If each exchange goes both ways with all neighbors, the rounds up to the next averaging. Along directed phases and
-    matchings news of a peer takes several exchanges to come back, up to one for each member.
+    If each exchange goes both ways with all neighbors, these are the rounds up to the next averaging. Along directed
+    phases and matchings news of a peer takes several exchanges to come back, up to one for each member.
     """
     groups = state.in_rounds
     averagings = max([1, *(_detour(state, group) for group in groups if not mutual(state, group))])
@@ -220,7 +220,7 @@ def leads_of(state: NodeState) -> dict[str, int]:
     """Return how many rounds each other peer can be ahead of this one, which has just trained and is not left behind.
 
     If each exchange goes both ways, a peer that is k steps away cannot close exchange k - 1 before this peer opens the
-    first: so none, except in groups that are wider than they have exchanges, and in rounds without an averaging.
+    first. So none is ahead, except in groups that are wider than they have exchanges, and in rounds without averaging.
     """
     every, leads = _every(state, state.in_rounds), dict[str, int]()
     for group in state.in_rounds:
@@ -250,5 +250,5 @@ def _every(state: NodeState, groups: Iterable[str]) -> int:
 
 
 def _detour(state: NodeState, group: str) -> int:
-    """Return the rounds until what a peer sends may come back to it, along phases and matchings."""
+    """Return after how many rounds news that a peer sends may come back to it, along phases and matchings."""
     return 1 + math.ceil(len(state.peer_groups.groups[group].members) / state.peer_groups.averaging[group].exchanges)

@@ -1,12 +1,12 @@
 """Trainer of one peer: training, evaluation, and the server's part if the algorithm has one.
 
-All of it is functions of its arguments, so it may run in any thread and be repeated: the closing of a round beside
-another job, everything else one job at a time. For everything else states are bytes (`leaf_bytes.py`). The training
-state of a peer without a server is a tensor (k,), so that durable state, journal and snapshots can hold it: that of an
-optimizer as it is, float32, any other as the bytes of its leaves. Before the first training there is none: the
+Each job is a function of its arguments, so it may run in any thread and be repeated: the closing of a round beside
+another job, all other jobs one at a time. To all other modules states are bytes (`leaf_bytes.py`). The training state
+of a peer without a server is a tensor (k,), so that durable state, journal and snapshots can hold it: an optimizer's
+state as it is, float32, any other state as the bytes of its leaves. Before the first training there is no state: the
 algorithm's first state follows from the parameters.
 
-Results are those of the vector engine: the same batches, keys and order.
+Results equal those of the vector engine: the same batches, keys and order.
 """
 
 from __future__ import annotations
@@ -61,12 +61,12 @@ class Training(StateReader):
 
     @property
     def spec(self) -> AlgorithmSpec | None:
-        """Spec of an algorithm with a server; None: it has none."""
+        """Spec of the algorithm if it has a server, else None."""
         return None
 
     @abstractmethod
     def start(self) -> Tensor:
-        """Return the averaged vectors (N,) before the first round: the initial parameters, and V - 1 others beside."""
+        """Return the averaged vectors (N,) before the first round: the initial parameters and V - 1 further vectors."""
 
     @abstractmethod
     def train(self, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
@@ -117,7 +117,7 @@ class LocalTrainer(Training):
             peers: ids of all peers of the federation.
             patience: part of the longest wait before this peer stands for coordinator (`capability.py`).
             secret: source of its noise.
-            outer: its outer steps; None: it takes none.
+            outer: its outer steps; None: it takes no outer steps.
 
         Raises:
             ChoiceError, AlgorithmError, RobustError, PrivacyError: the settings of the method, of aggregation or of
@@ -168,7 +168,7 @@ class LocalTrainer(Training):
             return self.local_task.evaluate(x_n)
 
     def validate(self, x_n: Tensor) -> tuple[float, float] | None:
-        """Return (score, loss) of a model (n,) on the examples held out for validation; None: there are none."""
+        """Return (score, loss) of a model (n,) on the examples held out for validation; None: no such examples."""
         if not len(self.local_task.valid_part):
             return None
         with unrounded(self.local_task.device):

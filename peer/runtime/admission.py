@@ -201,7 +201,7 @@ class MessageAdmission:
             raise
 
     def _lease(self, sender: str, parsed: ParsedMetadata) -> Lease:
-        """Return a buffer for the tail. Those of transfers are kept: they come again and again with the same length."""
+        """Return a buffer for the tail. Buffers of transfers are kept, since transfers come again with equal length."""
         limits, length = self.limits, parsed.tail_bytes
         if parsed.spec.buffers == "kept":
             lease = self.pool.lease(sender, parsed.group, length, most=WINDOW + 1, kept=True)

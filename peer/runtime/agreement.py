@@ -1,4 +1,4 @@
-"""Choice of the contract that a peer continues with: its state's, its federation file's or the newest signed one.
+"""Choice of the contract with which a peer continues: its state's, its federation file's or the newest signed one.
 
 A state keeps the contract that is in force. The file on this machine may have been replaced by an update, or changed by
 hand; changes by hand are rejected, key by key, before anything is started.
@@ -38,10 +38,10 @@ _OLDER_STATE = (
 
 @dataclass(frozen=True)
 class ContinuationPlan:
-    """The contract that a peer continues with.
+    """The contract with which a peer continues.
 
-    federation   in force
-    held         the same, as its state will keep it
+    federation   federation of the contract in force
+    held         the contract in force, as the peer's state will keep it
     signed       newest contract signed by the authority that this machine knows; it may not be in force yet
     remark       note for the log; "": none
     """

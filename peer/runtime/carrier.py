@@ -7,7 +7,7 @@ the carrier (`streams.py`):
 
 North's client and west's listener each have one end of a socket pair instead of a socket of the network; all else about
 the connection is as usual: both check the other's key, and limits and reputation are those of the peer at the other
-end. The carrier passes bytes on that it cannot read, counts them, and keeps to a rate.
+end. The carrier passes on bytes that it cannot read, counts them, and keeps to a rate.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class Neighborhood:
 
 
 class Carrier:
-    """Carries the connections of others, takes those that others carry to this peer, and lets others carry its own.
+    """Carries other peers' connections, takes those that others carry to this peer, and lets others carry its own.
 
     me       this peer's id
     rate     bytes per second that it carries for others at most, both directions and all peers together; 0: nothing
@@ -77,7 +77,7 @@ class Carrier:
         self.under_way: Counter[tuple[str, str]] = Counter()
 
     def order(self, peer: str, among: Iterable[str]) -> list[str]:
-        """Return the peers that may carry between this peer and another one: first the one that both ask first."""
+        """Return the peers that may carry between this peer and `peer`, beginning with the one that both ask first."""
         ends = "\0".join(sorted((self._me, peer)))
         fit = [each for each in among if each not in (self._me, peer) and self._known.link(each) is not None]
         return sorted(fit, key=lambda each: hashlib.sha256(f"{ends}\0{each}".encode()).digest())
@@ -85,9 +85,9 @@ class Carrier:
     async def connect(self, peer: str, through: str) -> tuple[socket.socket, Stream]:
         """Return a connected socket to a peer, through another one, and the stream behind it.
 
-        If the other one refuses, the socket ends at once, and the stream has the reason.
+        If `through` refuses, the socket ends at once, and the stream has the reason.
 
-        Raises LinkLostError if there is no connection to the other one.
+        Raises LinkLostError if there is no connection to `through`.
         """
         link = self._known.link(through)
         if link is None:
@@ -135,14 +135,14 @@ class Carrier:
         return ours
 
     def _begin(self, sender: str, work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-        """Do something on behalf of a peer, or of this one (""), until it ends."""
+        """Run some work on behalf of a peer, or of this one (""), until it ends."""
         task = asyncio.get_running_loop().create_task(work)
         self._tasks[task] = sender
         task.add_done_callback(self._tasks.pop)
         return task
 
     async def _carry(self, sender: str, peer: str, stream: Stream, onward: TwoWayLink) -> None:
-        """Pass the bytes of one stream to another one, and those of the other one back."""
+        """Pass the bytes of each of two streams on to the other."""
         pair = (min(sender, peer), max(sender, peer))
         self.under_way[pair] += 1
         try:
@@ -172,7 +172,7 @@ class _End(Protocol):
         """Send bytes."""
 
     async def end(self) -> None:
-        """End it."""
+        """End the connection."""
 
 
 @dataclass(frozen=True, slots=True)

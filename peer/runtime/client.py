@@ -1,14 +1,14 @@
 """Links to other peers: each frame is sent once; the node repeats what was lost.
 
 Two peers share one connection, which carries messages both ways (`two_way.py`) and which either of them opens, if
-need be through a third peer (`carrier.py`). Frames wait for the first one. To peers of earlier releases, and while none
-can be opened, each frame is an HTTP post (`posts.py`): then a neighbor has one connection for small messages and one
-for bulk. While packets are lost and answers are late, it has two more of each, for posts.
+need be through a third peer (`carrier.py`). Frames wait for the first such connection. To peers of earlier releases,
+and while no connection can be opened, each frame is an HTTP post (`posts.py`): then a neighbor has one connection for
+small messages and one for bulk. While packets are lost and answers are late, it has two more of each, for posts.
 
-Each kind has a bounded queue. A frame that is queued or being sent is not queued again; one that is stuck is, for
-another connection. A full queue drops its oldest frame. Everything has a time limit (`limits.py`), and after a failure
-a neighbor is not tried again for a moment. `report` passes on what became of a frame: delivered, rejected, or the link
-is down.
+Each kind has a bounded queue. A frame that is queued or being sent is not queued again, unless it is stuck and another
+connection may send it. A full queue drops its oldest frame. Everything has a time limit (`limits.py`), and after a
+failure a neighbor is not tried again for a moment. `report` passes on what became of a frame: delivered, rejected, or
+the link is down.
 
 The TLS handshake checks the other side's identity (`identity.expecting`) before a byte of ours is sent. Plain HTTP
 is for loopback only, and only if no TLS is configured.
@@ -54,7 +54,7 @@ _KEEP_S = 60.0
 #: Seconds for which the peer with the larger id waits for the other's connection; seconds within which both may open
 #: one because they do not know of the other's.
 _OTHER_OPENS_S, _BOTH_OPEN_S = 1.5, 15.0
-#: Seconds for the first connection, before posts open their own: a handshake on a machine where many begin.
+#: Seconds for the first connection, before posts open their own: a handshake on a machine where many peers begin.
 _MEET_S = 2.0
 #: Seconds in which a post connects, if it does.
 _CONNECTS_S = 0.5
@@ -108,12 +108,12 @@ class _Link:
     failure      reason of the last failure
     two_way      the connection that carries messages both ways; None: there is none
     met          there has been such a connection, or the first attempt to open one has failed
-    opening      its opening, while it lasts; `improving`: that of a direct one beside one that is carried
-    attempts     what has come of them so far
-    wanted       when such a connection is opened; infinite: nobody wants one
+    opening      task that opens such a connection; `improving`: task that opens a direct one beside a carried one
+    attempts     attempts to open one, and their results so far
+    wanted       time from which such a connection is opened; infinite: none is wanted
     posts        frames that are being posted
     turning, reopening, improvement
-                 when posts turn to the connection for both directions, another one is opened, or a direct one is tried
+                 timers: posts turn to the connection for both directions, another one is opened, a direct one is tried
     """
 
     small: _Queue
@@ -140,7 +140,7 @@ class _Link:
         return self.wanted < math.inf and not self.met.is_set()
 
     def use(self, two_way: TwoWayLink) -> None:
-        """Send over this connection from now on, soon also what still waits for one of its own."""
+        """Send over this connection from now on, soon also posts that still wait for connections of their own."""
         if self.two_way is not None:
             self.two_way.retire()
         self.two_way = two_way
@@ -156,15 +156,15 @@ class _Link:
 class PeerLinks:
     """All links of one peer. Create and close it on the running event loop.
 
-    contexts   returns the TLS context for a peer, called when one first connects to it; None: plain HTTP, to loopback
-               only
+    contexts   returns the TLS context for a peer, called before the first connection to it; None: plain HTTP, to
+               loopback only
     report     receives what became of a frame to a peer; called on the loop, must not block
     me         this peer's id, and `receive` takes the messages that arrive over connections that it opens: by the
                other side's certificate (DER), length and bytes; None: it opens none that carry messages both ways
-    strange    receives why a peer's connection is closed that does not keep to the records
+    strange    receives why a peer's connection is closed if that peer breaks the record format
     outbound   nobody can connect to this peer, so it opens all connections, at once
-    carrier    asks others to carry connections to peers to whom none can be opened
-    carried    receives that a peer is reached through another one
+    carrier    asks others to carry connections to peers to which none can be opened
+    carried    called when a peer is reached through another one
     """
 
     def __init__(
@@ -213,7 +213,7 @@ class PeerLinks:
     ) -> None:
         """Queue one frame (`codec.encode`) for the peer at this URL. The tail must not change until it is reported.
 
-        `both_ways`: this peer can share a connection, or has not said yet that it cannot.
+        `both_ways`: the peer can share a connection, or has not stated yet that it cannot.
 
         An `urgent` frame is sent before the small ones, however long its tail is: on an overloaded machine a
         coordinator whose heartbeats wait behind pings seems dead.
@@ -247,7 +247,7 @@ class PeerLinks:
             queue.tasks.add(asyncio.create_task(self._drain(peer, link, queue, further=bool(queue.tasks))))
 
     def linked(self, peer: str, two_way: TwoWayLink) -> None:
-        """Take a connection that this peer opened. If both opened one at a time, that of the smaller id stays."""
+        """Take a connection that `peer` opened. If both opened one at the same time, that of the smaller id stays."""
         link = self._links.get(peer)
         if link is None:
             link = self._links[peer] = self._new()
@@ -255,7 +255,7 @@ class PeerLinks:
         both_opened = ours is not None and ours.open and ours.opened and now - ours.since < _BOTH_OPEN_S
         if both_opened and self._me < peer:
             return
-        link.use(two_way)  # the other side has lost ours, if it is older
+        link.use(two_way)  # if ours is older, the other side has lost it
         link.rest_until = 0.0
 
     def link(self, peer: str, *, direct: bool = False) -> TwoWayLink | None:
@@ -267,7 +267,7 @@ class PeerLinks:
     def received(self, peer: str) -> None:
         """End the pause of a peer that has sent something: it was just started, or a link is back.
 
-        At most once in the longest pause, since it may be that only the direction from it works.
+        At most once in the longest pause, since maybe only the direction from that peer works.
         """
         link, now = self._links.get(peer), asyncio.get_running_loop().time()
         if link is not None and now < link.rest_until and now - link.woken >= self._limits.backoff_max_s:
@@ -276,8 +276,8 @@ class PeerLinks:
     def forget(self, peer: str) -> None:
         """Drop a peer's queued frames and its TLS context: it left, or its key changed.
 
-        A connection that this peer opened is still read for a moment: who was revoked may not know it yet, and hears of
-        it as the answer to its next message.
+        A connection that we opened is still read for a moment: a revoked peer may not know it yet, and learns of it
+        from the answer to its next message.
         """
         link = self._links.pop(peer, None)
         if link is None:
@@ -326,14 +326,16 @@ class PeerLinks:
         return _Link(_Queue(self._limits.stale_s), _Queue(math.inf))
 
     def _tls(self, peer: str, link: _Link) -> ssl.SSLContext | None:
-        """Return the TLS context for a peer, which most peers of the smaller ids never need; None: there is no TLS."""
+        """Return the TLS context for a peer, made at first use: most peers of smaller ids need none. None: no TLS."""
         if link.tls is None and self._contexts is not None:
             link.tls = self._contexts(peer)
         return link.tls
 
     def _want(self, peer: str, link: _Link, now: float) -> None:
-        """Open a connection for both directions, unless there is one. The peer with the larger id waits for the other's
-        for a moment."""
+        """Open a connection for both directions, unless there is one.
+
+        The peer with the larger id first waits a moment for the other's connection.
+        """
         busy = self.link(peer) is not None or link.opening is not None or now < link.rest_until
         if busy or self._contexts is None or self._receive is None:
             return
@@ -348,7 +350,7 @@ class PeerLinks:
     async def _open(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
         """Open a connection for both directions, and read from it until it ends.
 
-        Posts say what is wrong with the link if there is no way.
+        If none can be opened, posts report what is wrong with the link.
         """
         attempts, before = link.attempts, link.attempts.through
         try:
@@ -397,7 +399,7 @@ class PeerLinks:
     async def _run(self, peer: str, link: _Link, web_socket: ClientWebSocketResponse, *, instead: bool = False) -> None:
         """Take a connection that was opened, unless the other side's counts, and read from it until it ends.
 
-        `instead` of the one that there is, in any case.
+        `instead`: take it in any case, in place of the present one.
         """
         tls = web_socket.get_extra_info("ssl_object")
         certificate = (tls.getpeercert(binary_form=True) if tls is not None else None) or b""
@@ -417,7 +419,7 @@ class PeerLinks:
         await two_way.run()
 
     async def _meet(self, peer: str, link: _Link) -> None:
-        """Wait until the first connection for both directions is open or cannot be: else posts would have their own."""
+        """Wait until the first connection for both directions is open or has failed, so that posts open none before."""
         if link.opening is None:
             with suppress(TimeoutError):
                 async with asyncio.timeout_at(link.wanted):
@@ -429,7 +431,7 @@ class PeerLinks:
     async def _drain(self, peer: str, link: _Link, queue: _Queue, *, further: bool) -> None:
         """Send the queued frames one after another until the queue is empty.
 
-        `further`: others are under way for longer than usual. If the shared connection has stalled, by posts.
+        `further`: earlier frames take longer than usual, so use posts if the shared connection has stalled.
         """
         task, loop = asyncio.current_task(), asyncio.get_running_loop()
         assert task is not None, "it runs as one"
@@ -463,7 +465,7 @@ class PeerLinks:
         finally:
             queue.moved = loop.time()
             queue.leaving -= Counter({head: 1})
-        # If a post has failed, and the other side has opened a connection meanwhile, that is as good as before.
+        # A failed post does not count if the other side has opened a connection meanwhile.
         if not isinstance(outcome, LinkDown) or link.two_way is None or not link.two_way.open:
             self._judge(link, outcome, loop.time())
         return outcome

@@ -2,7 +2,7 @@
 
 The file is looked at by its size and its time of modification. What it holds now is read and checked as at the start:
 the same columns and classes, and a split from the same seed and id. A file that is being written is left for the next
-round, and one with mistakes is told once.
+round, and a file with mistakes is reported once.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class DataRefresh:
 
 
 def _difference(before: Dataset, now: Dataset) -> str:
-    """Return in words why a network for the one data set is none for the other, or ""."""
+    """Return in words why a network for the one data set does not fit the other, or ""."""
     for what, one, other in (
         ("columns", before.feature_names, now.feature_names),
         ("classes", before.classes, now.classes),

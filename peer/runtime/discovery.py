@@ -62,9 +62,9 @@ class Discovery:
         self._names: dict[str, str] = {}  # of the last announcement of each peer that was found
 
     async def run(self) -> None:
-        """Announce and look until cancelled. It is a help only: whatever fails is said once and tried again.
+        """Announce and look until cancelled. Nothing depends on it: a failure is logged once and tried again.
 
-        If this machine's addresses change, it begins anew, since sockets and announcement are of the earlier ones.
+        If this machine's addresses change, it begins anew, since sockets and announcement have the earlier ones.
         """
         told, again = False, pauses(most=_AGAIN_S_MAX)
         while True:
@@ -122,7 +122,7 @@ class Discovery:
     async def _ask(self, zeroconf: Any, name: str, *, near: bool) -> None:
         """Report the peer behind an announcement if it is of our federation, complete, and can be reached from here.
 
-        An address of loopback is another machine's own, unless this peer is reached at one, too (`near`).
+        An announced loopback address is another machine's own, unless this peer is reached at one, too (`near`).
         """
         from zeroconf.asyncio import AsyncServiceInfo
 
@@ -132,7 +132,7 @@ class Discovery:
                 return
             properties, hosts, port = info.decoded_properties, info.parsed_addresses(), info.port
             hosts = [host for host in hosts if not ipaddress.ip_address(host).is_link_local and loopback(host) <= near]
-        except Exception:  # what no peer announces, and whatever else a stranger makes of it
+        except Exception:  # no peer announces this, but a stranger can
             return
         peer = str(properties.get("peer"))
         others = properties.get("federation") == self._federation and peer != self._peer and self._member(peer)
@@ -147,7 +147,7 @@ class Discovery:
 
 
 async def _quietly(leave: Callable[[], Awaitable[object]]) -> None:
-    """Take leave of a network that may be gone: a failure here must not take the place of what ends the search."""
+    """Leave a network that may be gone: a failure here must not replace the exception that ends the search."""
     with suppress(Exception):
         await leave()
 

@@ -53,7 +53,7 @@ LATE_MAX, IDLE_SECONDS = 32, 15.0
 _GOODBYE_SECONDS = 5.0
 #: Attempts of a joining peer if its answer is lost on the way, and seconds for which the listener waits for the next.
 _ATTEMPTS, _ASKS_AGAIN_SECONDS = 3, 60.0
-#: What is raised if no connection was made, so that the request cannot have arrived.
+#: Errors that are raised if no connection was made, so that the request cannot have arrived.
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 #: Most characters of another machine's sentence that are shown.
 _TEXT_MAX = 400
@@ -88,7 +88,7 @@ async def listening(
         try:
             await response.prepare(asking)
             await response.write_eof()
-        except ConnectionError:  # it has gone, and asks again
+        except ConnectionError:  # the client has gone, and asks again
             asyncio.get_running_loop().call_later(_ASKS_AGAIN_SECONDS, over.set)
         else:
             over.set()

@@ -1,7 +1,7 @@
 """Addresses at which discovery has seen peers, beside those that the peers and the roster state.
 
-Anybody on the network can announce a wrong one, and a right one may be the only one that still holds. So if one of the
-two fails, the other one is tried, in turn. Without discovery the stated ones hold.
+Anybody on the network can announce a wrong address, and a right one may be the only one that still works. So if the
+found or the stated address fails, the other one is tried, in turn. Without discovery the stated address is used.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class FoundAddresses:
         self._until: dict[str, float] = {}
 
     def see(self, peer: str, url: str | None) -> None:
-        """Note where a peer is; None: it is there no longer."""
+        """Note the URL at which a peer was seen; None: it is no longer there."""
         if url is None:
             self._found.pop(peer, None)
         else:

@@ -1,7 +1,8 @@
 """Slots for handshakes in progress: limited in all and by address, and none is occupied for ever.
 
-When all slots are taken, a new handshake gets the slot of the oldest one of the address that has most, if that has
-lasted longer than an honest one does. So an address that only occupies slots loses them, and one with few keeps them.
+When all slots are taken, a new handshake gets the slot of the oldest handshake of the address that has most, if that
+has lasted longer than an honest one does. So an address that only occupies slots loses them, and an address with few
+keeps them.
 """
 
 from __future__ import annotations

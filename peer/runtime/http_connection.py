@@ -1,4 +1,4 @@
-"""aiohttp's handler of one connection, for peers and visitors alike: what is not HTTP is freed with its connection."""
+"""aiohttp's handler of one connection, of a peer or visitor: bytes that are not HTTP are freed with the connection."""
 
 from __future__ import annotations
 

@@ -187,7 +187,7 @@ def client_context(identity: Identity, expected: bytes) -> ssl.SSLContext:
 
 
 def shared_client_context(identity: Identity) -> ssl.SSLContext:
-    """Return what the contexts to all peers share (`expecting`): loading the keys costs as much as a handshake."""
+    """Return the context that those to all peers share (`expecting`): loading the keys costs as much as a handshake."""
     context = _context(ssl.PROTOCOL_TLS_CLIENT, identity)
     context.check_hostname = False  # the key is checked instead, which proves more than a name
     context.verify_mode = ssl.CERT_REQUIRED
@@ -245,7 +245,7 @@ def put_out(der: bytes | None, roster: Roster) -> bool:
 def _public_key_of(der: bytes) -> bytes | None:
     """Return the Ed25519 public key (32 bytes) in a certificate (DER); None if it has none.
 
-    Kept, because it is asked for each message.
+    Cached, because each message needs it.
     """
     try:
         key = x509.load_der_x509_certificate(der).public_key()
@@ -327,7 +327,7 @@ class _Handshake(ssl.SSLObject):
 
 
 class _Context(ssl.SSLContext):
-    """A TLS context that makes such objects; the other side has to hold the key `expected` (32 bytes)."""
+    """A TLS context that makes `_Handshake` objects; the other side has to hold the key `expected` (32 bytes)."""
 
     sslobject_class = _Handshake
     expected: bytes | None = None

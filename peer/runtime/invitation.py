@@ -92,7 +92,7 @@ class Denied:
 class Admission:
     """Answer that a joining peer receives.
 
-    contract   the newest that the authority signed; None: there is none
+    contract   newest contract that the authority signed; None: none yet
     earlier    the rosters before, as far as they are kept; () from an earlier release
     """
 
@@ -105,7 +105,7 @@ class Admission:
 
 
 class WrongSecrets:
-    """Counts wrong secrets; the delay of the answer grows with those of one address, and with those of all."""
+    """Counts wrong secrets; the delay of the answer grows with their number from one address, and from all."""
 
     def __init__(self) -> None:
         self.count = 0

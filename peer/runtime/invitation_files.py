@@ -123,7 +123,7 @@ def federation_file(name: str, simulation: str, *, table: bool = False) -> str:
 
     Args:
         simulation: content of its last section.
-        table: whether the peers' data are tables, which other layers and steps suit.
+        table: whether the peers' data are tables, which need other layers and steps.
     """
     network = "network: {mlp: {hidden: [64, 32], activation: relu}}" if table else "network: mlp"
     units = (51, 25) if table else (240, 80)
@@ -166,7 +166,7 @@ simulation: {simulation}
 
 @contextmanager
 def new_folder(folder: Path) -> Iterator[Path]:
-    """Yield an empty folder that at the end becomes `folder` as a whole, or not at all. Raises EnrolmentError."""
+    """Yield an empty folder that becomes `folder` at the end, completely or not at all. Raises EnrolmentError."""
     refuse_existing(folder)
     with folder_writable(folder):
         folder.parent.mkdir(parents=True, exist_ok=True)

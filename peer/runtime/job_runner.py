@@ -45,7 +45,7 @@ class JobRunner:
         Args:
             warn: called in the trainer's thread with the code and the text of a warning: a model was not saved, and the
                 last one stays; a user's own metric failed; or changed data cannot be used.
-            tell: called likewise with what is no warning: changed data are used.
+            tell: called likewise with other news: changed data are used.
         """
         self._prepared, self._metrics = prepared, prepared.metrics
         self._module, self._layout = prepared.outfit.assembly.module, prepared.outfit.assembly.layout

@@ -44,7 +44,7 @@ class Limits:
     #: roster; so many of them at once, one connection each.
     farewells_at_once: int = 4
     farewell_s: float = 5.0
-    #: Seconds to wait for the other side to confirm the end of TLS; one that never does occupies a file handle so long.
+    #: Seconds to wait for the other side to confirm the end of TLS; one that never does occupies a handle for so long.
     goodbye_s: float = 1.0
     #: Seconds after which a silent connection is closed; neighbors send every few ticks.
     idle_s: float = 75.0
@@ -66,7 +66,7 @@ class Limits:
     ballots_waiting: int = 4
 
     #: Connections that go through this peer, or through another one to it, of one peer and of all; a carrier may keep a
-    #: megabyte for each, of which nothing has to be saved. Such connections that one peer may begin per second.
+    #: megabyte for each, none of which has to be saved. Then the number of those that one peer may begin per second.
     streams_per_peer: int = 32
     streams: int = 64
     streams_per_second: float = 8.0
@@ -97,10 +97,10 @@ class Limits:
     def among(cls, peers: int) -> Limits:
         """Return the limits in a roster of `peers`.
 
-        Each peer pings us, and is pinged, more often than an idle connection is closed, so each keeps one open. It has
-        another one for bulk as a neighbor, or for small messages while answers are late. A peer that finds no room is
-        suspected. Strangers never get that far, so room for the whole roster costs nothing else. With two for each and
-        some more, when all are in use a peer has three, which it loses; so every peer gets two.
+        Each peer pings us, and is pinged, more often than idle connections are closed, so each keeps one open. A
+        neighbor has another one for bulk, or for small messages while answers are late. A peer that finds no room is
+        suspected. Strangers never get that far, so room for the whole roster costs nothing else. There are two for each
+        peer and some more, so when all are in use some peer has three and loses one; so every peer gets two.
         """
         few = cls()
         return replace(few, connections=max(few.connections, 2 * peers + few.connections_per_peer))

@@ -1,7 +1,7 @@
 """A file of lines that a peer appends to while it runs, such as its log: none of them is spoiled by a line cut short.
 
 A full disk takes a part of a line, and a crash may leave one. The first is removed at once; the second is ended before
-the next line, and whoever reads the file skips it.
+the next line, and readers of the file skip it.
 """
 
 from __future__ import annotations

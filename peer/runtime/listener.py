@@ -45,7 +45,7 @@ class ListenError(Exception):
 
 
 def bind_socket(host: str, port: int, *, plain: bool = False) -> socket.socket:
-    """Return a listening socket; port 0 stands for any free one. Without TLS (`plain`) on loopback only.
+    """Return a listening socket; port 0 is any free one. Without TLS (`plain`) on loopback only.
 
     Raises:
         ListenError: the user has to change something.
@@ -57,13 +57,13 @@ def bind_socket(host: str, port: int, *, plain: bool = False) -> socket.socket:
         listening = listening_socket(host, port)
     except OSError as error:
         raise (not_now(host, port, "listen", error) or ListenError(_unheard(host, port, "listen", error))) from None
-    expect_loss(listening)  # what is accepted inherits it
+    expect_loss(listening)  # accepted connections inherit it
     listening.setblocking(False)
     return listening
 
 
 def listening_socket(host: str, port: int) -> socket.socket:
-    """Return a socket that listens there; port 0 stands for any free one, `::` for all interfaces, with IPv4 if it can.
+    """Return a socket that listens there; port 0 is any free one, `::` all interfaces, with IPv4 where possible.
 
     Raises OSError.
     """
@@ -73,7 +73,7 @@ def listening_socket(host: str, port: int) -> socket.socket:
 
 
 def looked_up(host: str, port: int, kind: int, flags: int = 0) -> tuple[int, tuple[str, int]]:
-    """Return family and address of the first socket address that a host stands for. Raises OSError."""
+    """Return family and address of the first socket address of a host. Raises OSError."""
     try:
         family, _, _, _, address = socket.getaddrinfo(host, port, type=kind, flags=flags)[0]
     except UnicodeError:  # a part of the name is empty
@@ -240,7 +240,7 @@ class Listener:
                 transport, _ = await asyncio.get_running_loop().connect_accepted_socket(self._speak, connection)
             else:
                 transport = await accept_tls(connection, self._speak, self._tls, limits.handshake_s, limits.goodbye_s)
-        except OSError as error:  # all that ssl raises, too
+        except OSError as error:  # includes all errors of ssl
             if error.errno in _OUT_OF_HANDLES:
                 self._rejected(Rejection("out_of_handles", str(error)))
                 return
@@ -252,7 +252,7 @@ class Listener:
     def _admit(self, transport: asyncio.Transport, address: str, *, carried: bool) -> None:
         """Keep a connection after its handshake if its owner is a member and there is room.
 
-        A peer with too many replaces its own oldest one: after a cut we may not know yet that it is dead.
+        A peer with too many connections replaces its own oldest: after a cut we may not know yet that this one is dead.
         """
         owner = self._owner(transport)
         self._forget_closed()
@@ -278,7 +278,7 @@ class Listener:
             self.reached = owner
 
     def _show_out(self, transport: asyncio.Transport, why: Rejection, address: str) -> None:
-        """Close a non-member's connection; a revoked peer may first send one request soon, to learn that it is."""
+        """Close a non-member's connection; a revoked peer may first send one request, to learn that it was revoked."""
         tls = transport.get_extra_info("ssl_object")
         certificate = tls.getpeercert(binary_form=True) if tls is not None else None
         room = len(self._departing) < self._limits.farewells_at_once and certificate not in self._departing.values()

@@ -28,10 +28,10 @@ from fedpeer.runs.disk import dumps, json_value
 WINDOW_S = 10.0
 #: Different lines of one name that are logged at once in such a window; a person can follow one a second.
 LINES_MAX = 10
-#: Names of lines that come in every round; of these one is logged at once, and one at the end of a window.
+#: Names of lines that come in every round; one of them is logged at once, and one at the end of a window.
 _ROUTINE = {"round"}
-#: Names of lines that say in which state something is, and what: of each peer, or group, such a line is logged again if
-#: another came in between, or who reads "peer2 is dead" would believe it until the window ends.
+#: Names of lines that state a condition, each with what has it: such a line about a peer or group is logged again if
+#: another came in between; otherwise a reader of "peer2 is dead" would believe it until the window ends.
 _STATES: Mapping[str, str] = {
     "membership": "membership",
     "link_down": "link",
@@ -111,8 +111,8 @@ class _Window:
     again     how often each of these came again without being logged
     logged    number of lines logged since
     newest    text of the line that came last
-    crowded   by level the last line that was held back because there were too many, with the number of those before it:
-              a sink may want those of one level, and not the others
+    crowded   by level, the last line that was held back because there were too many, with the number of lines before
+              it: a sink may take the lines of some levels only
     """
 
     began: float
@@ -161,7 +161,7 @@ class Log:
         changed = line.what in _STATES and line.text != window.newest
         window.newest = line.text
         if changed:
-            self._say_repeats(window)  # later they would say that the state before is this one
+            self._say_repeats(window)  # later they would state the earlier condition as the present one
         if line.text in window.lines and not changed:
             window.again[line.text] = window.again.get(line.text, 0) + 1
         elif window.logged < (1 if line.what in _ROUTINE else LINES_MAX):
@@ -204,7 +204,7 @@ class Log:
 
 
 def _window_of(line: LogLine) -> tuple[str, ...]:
-    """Return the lines with which this one shares a window."""
+    """Return the key of the window that a line shares with others."""
     if line.what not in _STATES:
         return (line.what,)
     return _STATES[line.what], str(line.fields.get("peer") or line.fields.get("group") or "")
@@ -224,7 +224,7 @@ def at_least(level: Level, sink: Callable[[LogLine], None]) -> Callable[[LogLine
 class StreamLog:
     """Sink to a stream such as standard error, in the form that `shown` gives a line.
 
-    Lines that the stream does not take are counted in `lost`; the next one that it takes comes after their number.
+    Lines that the stream does not take are counted in `lost`; their number comes before the next line that it takes.
     """
 
     def __init__(self, stream: LossyStream, shown: Callable[[LogLine], str]) -> None:

@@ -1,7 +1,7 @@
 """A text stream that nobody waits for, such as the standard error of a peer.
 
 A disk may be full behind it, its reader may have ended or stand still, a terminal may have been stopped or hung up.
-None of this concerns the peer: what the stream does not take at once is lost, and the writer is told.
+None of this concerns the peer: text that the stream does not take at once is lost, and the writer learns it.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class LossyStream:
 
 def _ready(descriptor: int, patience_ms: int) -> bool:
     """Return whether a write would fail or succeed without waiting, now or a moment later."""
-    if not hasattr(select, "poll"):  # Windows knows it of sockets only
+    if not hasattr(select, "poll"):  # Windows polls sockets only
         return True
     waiting = select.poll()
     waiting.register(descriptor, select.POLLOUT)

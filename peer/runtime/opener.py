@@ -1,7 +1,7 @@
 """Opening of connections that carry messages both ways: directly, or through a peer that carries them (`carrier.py`).
 
-What worked last is tried first. Other peers are asked only about a peer that could not be reached directly before: one
-that just starts would else be carried for good.
+The way that worked last is tried first. Other peers are asked only about a peer that could not be reached directly
+before: otherwise a peer that is just starting would be carried for good.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from fedpeer.peer.runtime.two_way import HEARTBEAT_S, RECORD_BYTES_MAX
 _ASKED, _ASK_AGAIN_S = 3, 5.0
 #: Seconds until another attempt after a refusal; seconds for the other side to confirm that a connection ends.
 _REFUSED_S, CLOSE_S = 10.0, 1.0
-#: Seconds after which it is tried to do without the peer that carries a connection, at first and at most; they double.
-#: After a cut the other side may be reachable again a moment later, and what is carried takes twice as long.
+#: Seconds until a direct connection is tried in place of a carried one, at first and at most; they double. After a cut
+#: the other side may be reachable again a moment later, and carried messages take twice as long.
 IMPROVE_S, IMPROVE_MAX_S = 2.0, 60.0
-#: What is raised where no connection can be opened.
+#: Errors that are raised if no connection can be opened.
 NOT_OPENED = (TimeoutError, ClientError, OSError, ValueError, LinkLostError)
 
 
@@ -47,11 +47,11 @@ class Attempts:
 
     address      URL of the peer; "": nobody can connect to it
     again        time from which the next attempt may begin
-    failed       direct ones that have failed since the last connection
+    failed       direct attempts that have failed since the last connection
     through      the peer that carries the connection, or carried the last one; "": nobody
     asked        peers that have been asked to carry one, and `ask_again`: time from which the next ones are asked
-    improve_s    seconds from now until a direct one is tried beside one that is carried
-    refusals     by peer, why it has not carried one, or carries it no longer
+    improve_s    seconds until a direct connection is tried beside a carried one
+    refusals     by peer, why it has not carried a connection, or carries it no longer
     """
 
     address: str = ""
@@ -71,7 +71,7 @@ class Attempts:
         return f"{no_way} ({refusals})" if refusals else no_way
 
     def opened(self, through: str) -> None:
-        """Note that there is a connection, through this peer or (if "") without one."""
+        """Note that there is a connection, through this peer or (if "") a direct one."""
         self.through, self.failed, self.ask_again = through, 0, 0.0
         self.refusals.clear()
         if not through:
@@ -88,7 +88,7 @@ class LinkOpener:
     """Opens connections to other peers.
 
     session   opens direct connections
-    made      takes each socket that is made for one that is carried
+    made      takes each socket that is made for a carried connection
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class LinkOpener:
         return await self._web_socket(self._session, attempts.address, tls)
 
     def _through(self, peer: str, attempts: Attempts, linked: Iterable[str], now: float) -> list[str]:
-        """Return the peers to ask now to carry a connection; each time others, and not too often, if none can."""
+        """Return the peers to ask now to carry a connection: other peers each time, and not too often if none can."""
         unreachable = not attempts.address or attempts.failed or attempts.through
         if self._carrier is None or not unreachable or now < attempts.ask_again:
             return []

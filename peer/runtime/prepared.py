@@ -44,14 +44,14 @@ from fedpeer.version import __version__
 class Prepared:
     """A peer that is ready to start, with all settings checked.
 
-    federation   that of the contract in force
+    federation   federation of the contract in force
     identity     None: plain HTTP on this machine, without identities
-    going        the contract that it continues with
-    trainer      its training under the federation's algorithm
+    going        contract with which the peer continues
+    trainer      the peer's training under the federation's algorithm
     secret       source of its noise, kept in the state folder (`secret.py`); b"": no noise is used
-    refresh      looks for changes of its data; None: they are not taken up
+    refresh      looks for changes of its data; None: changes are not taken up
     metrics      further metrics of its model, by name
-    earlier      the rosters before, as far as there is a file of them
+    earlier      earlier rosters, as far as there is a file of them
     """
 
     file: PeerFile
@@ -69,7 +69,7 @@ class Prepared:
 
     @property
     def patience(self) -> float:
-        """Time for which it waits before it becomes a candidate for coordinator (`Capability.patience`)."""
+        """Part of the longest wait before it becomes a candidate for coordinator (`Capability.patience`)."""
         return _patience(self.trainer.examples, self.device, self.file.bandwidth)
 
     @property

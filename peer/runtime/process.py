@@ -88,7 +88,7 @@ from fedpeer.peer.wire.roster import AUTHORITY, RosterError, to_bytes
 from fedpeer.peer.wire.versions import LINKS
 from fedpeer.rejection import Rejection
 
-#: Seconds between two updates of what does not concern the node: status, log windows, the roster's file.
+#: Seconds between two updates of what is outside the node: status, log windows, the roster's file.
 LOOK_S = 1.0
 #: Seconds after which a second Ctrl-C counts as such; a terminal and a service manager may both signal at once.
 _AGAIN_S = 1.0
@@ -96,7 +96,7 @@ _AGAIN_S = 1.0
 #: and their senders repeat them.
 WAITING_MAX = 256
 
-#: Seconds after which a peer that has met one that would connect to it, but to which nobody has connected, says so.
+#: Seconds, from when this peer met another that would connect to it, after which it logs that no peer has.
 UNREACHED_S = 20.0
 _UNREACHED = (
     "nobody has connected to this peer at {address}: it takes part over connections that it opens, and other peers "
@@ -155,7 +155,7 @@ class PeerProcess:
 
     @property
     def pause_requested(self) -> bool:
-        """True if the operator has asked it to pause."""
+        """True if the operator has asked this peer to pause."""
         return self._asked_at is not None
 
     @property
@@ -168,8 +168,8 @@ class PeerProcess:
     async def run(self) -> Stop:
         """Run until the node stops; return how it ended.
 
-        The state folder is locked before anything listens: a second start of the same peer is told so, and not that its
-        ports are in use.
+        The state folder is locked before anything listens, so that a second start of the same peer reports that, and
+        not that its ports are in use.
 
         Raises:
             StateError, DuplicatePeerError, SnapshotForeignError, ListenError, DashboardError: the user's mistakes.
@@ -207,7 +207,7 @@ class PeerProcess:
         return self._stopped
 
     def _last_line(self) -> LogLine:
-        """Return how the process ends; standard error has it from who started the peer."""
+        """Return the log's last line: how the process ends. The caller of `run` writes it to standard error."""
         if self._failure is not None:
             text = printable(f"{type(self._failure).__name__}: {self._failure}")
             return LogLine(t=time.time(), level="error", what="failed", text=text)
@@ -409,7 +409,7 @@ class PeerProcess:
             asked, now = self._asked_at, loop.time()
             self._asked_at = now if asked is None else asked
             if self._stopped is not None:
-                return  # how it ends is decided; it only is not to start again by itself
+                return  # how it ends is decided; it only must not start again by itself
             if asked is None and self._begun:
                 self.feed(OperatorCommand("pause"))
             elif asked is None:
@@ -465,7 +465,7 @@ class PeerProcess:
         began, before = loop.time(), -1
         while True:
             now = int((loop.time() - began) / tick)
-            # One waiting tick is enough: the next one tells the same, later.
+            # One waiting tick is enough: the next one has the later time.
             if now > before and not any(isinstance(event, Tick) for event, _ in self._waiting):
                 before = now
                 self.feed(Tick(now))
@@ -512,7 +512,7 @@ class PeerProcess:
             self.feed(NewContract(contract))
 
     def _look_for_callers(self) -> None:
-        """Say once that others can connect to this peer, or before that it has met others and none of them has."""
+        """Log once that others can connect to this peer, or before that, that none of the peers it has met has."""
         if self._callers_told == "reachable" or self._prepared.file.outbound:
             return
         state, first = self._node.state, self._server.reached
@@ -530,10 +530,10 @@ class PeerProcess:
         self._say(told)
 
     def _waits_for_callers(self) -> bool:
-        """Return whether it has met another a while ago that would have connected since.
+        """Return whether this peer met, a while ago, a peer that would have connected since.
 
-        Of two peers that share one connection, the one with the smaller id opens it, so the other's silence says
-        nothing; one of an earlier release opens its own.
+        Of two peers that share one connection, the one with the smaller id opens it, so a peer with a larger id need
+        not connect; a peer of an earlier release opens its own.
         """
         me, others = self._prepared.file.id, self._node.state.others
         if not any(other.met and (peer < me or not others.can(peer, LINKS)) for peer, other in others.items()):
@@ -542,7 +542,7 @@ class PeerProcess:
         return self._loop.time() - self._met_at >= UNREACHED_S
 
     def _look_at_trackers(self) -> None:
-        """Say which trackers have failed."""
+        """Log which trackers have failed."""
         for text in self._tracking.warnings():
             self._say(Note("warning", "tracking", text))
 
@@ -572,7 +572,7 @@ class PeerProcess:
 
     def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         if later := self._node.outlived(sender, message):
-            # Others answer at the later process's address; the earlier one can be told only in this response.
+            # All other messages go to the later process's address; only this response reaches the earlier process.
             rejection = Rejection("duplicate_peer", f"a later process has the identity of {sender}")
             raise AnsweredRejectionError(rejection, codec.rejection_message(rejection, later))
         self._heard_at[sender] = time.monotonic()
@@ -585,7 +585,7 @@ class PeerProcess:
             self.feed(received, lease)
 
     def _broken(self, error: Exception, sender: str) -> None:
-        """Log a bug of ours met by a message: its place, and once per place the traceback."""
+        """Log a bug of ours that a message triggers: its place, and once per place the traceback."""
         self._say(self._mistakes.of(error, sender))
 
     def _unhandled(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -645,7 +645,7 @@ class PeerProcess:
         self._say_soon(Note("warning", what, text))
 
     def _tell(self, what: str, text: str) -> None:
-        """Log what is no warning from the trainer's thread."""
+        """Log an info note from the trainer's thread."""
         self._say_soon(Note("info", what, text))
 
     def _say_soon(self, note: Note) -> None:
@@ -690,7 +690,7 @@ class PeerProcess:
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A store whose saves are timed for the status; `warn` takes what it warns of, in the thread that saves."""
+    """A store whose saves are timed for the status; `warn` takes its warnings, in the thread that saves."""
 
     store: Store
     status: Status

@@ -68,7 +68,7 @@ def was_cut(error: OSError) -> bool:
 def link_reason(error: BaseException) -> str:
     """Return why a connection failed or broke: the reason of TLS, else of the system, else the error's own text."""
     reason = str(error)
-    if isinstance(error, OSError) and error.strerror:  # a number below 0 is of looking up a name
+    if isinstance(error, OSError) and error.strerror:  # a number below 0 comes from looking up a name
         reason = os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror
     reason = reason or ("it took too long" if isinstance(error, TimeoutError) else type(error).__name__)
     return tls_reason(error) or reason

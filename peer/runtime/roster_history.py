@@ -1,8 +1,8 @@
 """The rosters before the newest one, in a file beside it: the authority's, and those that a peer got when it joined.
 
 A consensus group goes from one roster to the next, by one voter at a time (`peer/consensus/round_commit.py`), so it
-needs each of them. Running peers receive each, keep them, and pass them on. Where nobody ran when several came, as when
-one of two peers is revoked and invited again, this file has those in between.
+needs each of them. Running peers receive each, keep them, and pass them on. If no peer ran when several rosters came,
+as when one of two peers is revoked and invited again, this file has those in between.
 """
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ def rosters_in(texts: object, authority: bytes) -> tuple[Roster, ...]:
     """Return the rosters of a list of texts, by this authority (32 bytes).
 
     Raises:
-        ValueError: it is no list of texts.
-        RosterError: one of them is no roster of this authority.
+        ValueError: it is not a list of texts.
+        RosterError: one of them is not a roster of this authority.
     """
     if not isinstance(texts, list) or not all(isinstance(each, str) for each in texts):
         raise ValueError("not a list of texts")

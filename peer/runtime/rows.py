@@ -31,7 +31,7 @@ class Rows:
     Args:
         path: the file.
         score: name of the score, "accuracy" or "error".
-        round: that the peer is in; those before it are done.
+        round: round that the peer is in; earlier rounds are done.
         due: whether the model is evaluated after a round.
         tell: gets each row, too.
     """

@@ -1,6 +1,6 @@
 """Source of a peer's noise (`learning.privacy`, `gossip.privacy`): 32 random bytes that nobody else ever sees.
 
-They are drawn once and kept in the state folder. If the folder was lost, new ones are drawn, which protect as well.
+They are drawn once and kept in the state folder. If the folder was lost, new bytes are drawn, which protect as well.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ class MessageSender:
         self._links.send(send.to, address, head, tail, urgent=spec.urgent, both_ways=both_ways)
 
     def _unmet(self, peer: str) -> bool:
-        """Return whether it is not known what this peer can, since it has said nothing; maybe it cannot reach us."""
+        """Return whether this peer's capabilities are unknown, since it has sent nothing; maybe it cannot reach us."""
         others = self._node().state.others
         return peer in others and not others[peer].capabilities and others.version_of(peer) == NEWEST
 
@@ -102,7 +102,7 @@ class MessageSender:
         self._links.received(peer)
 
     def forget(self, peers: Iterable[str]) -> None:
-        """Close the links to these peers, which were removed or have other keys; the next failure is said anew."""
+        """Close the links to these peers, which were removed or have other keys; the next failure is logged anew."""
         for peer in peers:
             self._links.forget(peer)
             self._down.pop(peer, None)
@@ -113,7 +113,7 @@ class MessageSender:
     def _address(self, peer: str) -> str | None:
         """Return a peer's address: its latest advert's, else where discovery found it, else the roster's.
 
-        If discovery has found it, both are tried in turn.
+        If discovery has found the peer, that address and the stated one are tried in turn.
         """
         entry = self._members.roster.by_id.get(peer)
         if entry is None or peer not in self._node().state.peer_groups.roster.by_id:

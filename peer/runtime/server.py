@@ -26,7 +26,7 @@ from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.rejection import Rejection
 
 ROUTE, CONTENT_TYPE = "/v1/message", "application/octet-stream"
-#: Where a connection for both directions begins.
+#: Path at which a connection for both directions begins.
 LINK_ROUTE = "/v2/link"
 #: Headers that would change the meaning of the body or the connection; rejected before the body is read.
 _UNWANTED = ("Content-Encoding", "Expect", "Upgrade")
@@ -129,7 +129,7 @@ class PeerServer:
         return response
 
     async def _linked(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Run a connection for both directions until it ends; without TLS there is none, since nobody is known."""
+        """Run a connection for both directions until it ends; refuse it without TLS, since the client is not known."""
         host, certificate = self.admission.host, _certificate(request.transport)
         who = host.identify(certificate)
         if isinstance(who, Rejection) or not host.listens(who):

@@ -254,7 +254,7 @@ class Status:
             traffic.received.add(size)
 
     def carries(self, connections: int, bytes: int) -> None:
-        """Store how many connections of other peers it carries now, and their bytes since it started."""
+        """Store how many connections of other peers this peer carries now, and their bytes since it started."""
         self._carried = {"connections": connections, "bytes": bytes}
 
     def _traffic(self, group: str) -> list[TrafficCounter]:

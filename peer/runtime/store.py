@@ -4,18 +4,18 @@
     life                           the generation: how often a process was started on this folder
     snapshots/00000007.snapshot    one whole state; the last two are kept
     journal/00000007.journal       what was saved after snapshot 7, batch after batch
-    lost                           what durable state was found to be lost, until the next snapshot; else there is none
+    lost                           what durable state was found to be lost; exists only until the next snapshot
 
 Snapshots and entries are opaque bytes here. Journal n begins before snapshot n is in place, so every snapshot has its
 journal, and journal n - 1 leads from snapshot n - 1 to snapshot n: if the newest snapshot cannot be read, the one
 before and both journals give the same state. "Snapshot 0" is the empty initial state.
 
 A batch of entries is flushed to the disk at once. Nothing relies on it before that, so a batch that a crash cut short
-at the end of the last journal is dropped: its peer never spoke of it. Anything else that is missing was durable once,
-and `Recovered.whole` says so: at this start, and at each later one until a snapshot is saved, which follows from the
-loss. So a process that ends before it has acted on the loss does not hide it from the next one. (A flipped bit in the
-very last batch cannot be distinguished from a write that was cut short; the neighbors, which remember more than the
-peer does, then detect it in the handshake.)
+at the end of the last journal is dropped: its peer never sent anything that follows from it. Anything else that is
+missing was durable once, and `Recovered.whole` is False: at this start, and at each later one until a snapshot is saved
+that takes the loss into account. So a process that ends before it has acted on the loss does not hide it from the next.
+(A flipped bit in the very last batch cannot be distinguished from a write that was cut short; the neighbors, which
+remember more than the peer does, then detect it in the handshake.)
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ class Store:
         return batches, lost
 
     def _remembered(self, lost: str) -> str:
-        """Return what is lost, now or at an earlier start that nothing followed from ("": nothing); keep it in mind."""
+        """Return what is lost, now or at an earlier start that did not act on it ("": nothing), and write it down."""
         if lost:
             with replacing(self._lost) as temporary:
                 temporary.write_text(lost, encoding="ascii")
@@ -305,7 +305,7 @@ class Store:
 
 
 def ask_to_leave(folder: Path) -> int | None:
-    """Ask the process that runs on this folder to leave; return its process number, or None if there is none."""
+    """Ask the process that runs on this folder to leave; return its process number, None if none runs."""
     if not is_locked(folder / "lock"):
         return None
     process = int(_digits(folder / "lock") or 0)

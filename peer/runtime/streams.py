@@ -1,6 +1,6 @@
 """Streams inside a connection of two peers: the bytes of a connection between one of them and a third peer.
 
-A stream is begun by either side, and its bytes go both ways in records of the connection (`two_way.py`):
+Either side begins a stream, and its bytes go both ways in records of the connection (`two_way.py`):
 
     CARRY    | peer    the receiver is asked to carry this stream to a peer
     CARRIED  | peer    the receiver gets a stream that comes from a peer
@@ -8,8 +8,8 @@ A stream is begun by either side, and its bytes go both ways in records of the c
     ROOM     | u32     records of this cost have been passed on, so that as many more may follow
     END      | u8      no more bytes in either direction, and why: a place in `ENDINGS`
 
-Records of at most `WINDOW_BYTES` are on their way in each direction, so a reader that is slow holds up its own stream
-only, and what it makes others keep is bounded. Numbers are even for streams begun by the side that opened the
+Records of at most `WINDOW_BYTES` are on their way in each direction, so a slow reader holds up only its own stream, and
+the bytes that others have to keep for it are bounded. Numbers are even for streams begun by the side that opened the
 connection.
 """
 
@@ -26,13 +26,13 @@ from typing import Any
 
 #: Cost of the records of a stream that have been sent and not passed on: a hop of 100 ms carries 40 Mbit/s with it.
 WINDOW_BYTES = 512 * 1024
-#: What a record costs besides its bytes, since it takes memory, however short it is.
+#: Cost of a record besides its bytes, since it takes memory, however short it is.
 _RECORD_BYTES = 512
-#: Cost of records passed on that is worth a record of its own.
+#: Cost of records passed on after which a ROOM record is sent.
 _ROOM_BYTES = WINDOW_BYTES // 2
 #: Bytes of a peer's id that are read.
 _PEER_BYTES_MAX = 256
-#: Reasons for an end, in the words of the side that hears it. Later releases may add some.
+#: Reasons for an end, worded for the side that receives them. Later releases may add some.
 NO_MEMBER, CARRIES_NOTHING, NO_CONNECTION = "it knows no such peer", "it carries nothing", "it has no connection to it"
 TOO_MANY, TOO_OFTEN = "it carries too many connections", "it was asked too often"
 ENDINGS = ("", NO_MEMBER, CARRIES_NOTHING, NO_CONNECTION, TOO_MANY, TOO_OFTEN)
@@ -53,8 +53,8 @@ class StreamPort:
     spawn   runs something beside the connection, as one of a bounded number
     begun   takes a stream that the other side begins: whether it is to be carried, and the peer named; returns why it
             is refused, or nothing
-    stray   counts a record of a stream that has ended here, which the other side may not know yet; returns whether that
-            can be so
+    stray   counts a record of a stream that has ended here, which the other side may not know yet; returns whether so
+            few come that this can be normal
     """
 
     write: Callable[[int, int, bytes | memoryview], Awaitable[None]]
@@ -100,7 +100,7 @@ class Stream:
             await self._port.write(BYTES, self.number, piece)
 
     async def end(self, why: str = "") -> None:
-        """End it for one of the `ENDINGS`, unless that has happened."""
+        """End the stream for one of the `ENDINGS`, unless it has ended."""
         if not self._over:
             self.over()
             self._forget(self.number)

@@ -6,8 +6,8 @@ before: no thread of ours runs, no tensor was touched, no lock is held. (After t
 hangs. Linear algebra libraries stop and restart the threads that they start on import themselves.) Elsewhere each child
 starts from nothing.
 
-A child that ended because of a problem that may pass (`EXIT_TEMPORARY`) is started again, after growing pauses; so is
-one that cannot be started then.
+A child that ended because of a problem that may pass (`EXIT_TEMPORARY`) is started again, after growing pauses; so is a
+child that then cannot be started.
 
 No child outlives this process: each holds the reading end of a pipe on which nothing is ever written, and pauses when
 the pipe ends, however this process ended. On a terminal Ctrl-C reaches this process alone, which passes it on.

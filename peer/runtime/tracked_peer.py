@@ -21,13 +21,13 @@ class PeerTrackers:
         """Open the peer's series.
 
         Args:
-            round: that the peer is in.
+            round: round that the peer is in.
         """
         file = prepared.file
         self._trackers = GuardedTrackers(
             {each.name: call_choice(each, TRACKERS, "tracker")() for each in file.tracking}
         )
-        # The name is somebody else's text, and becomes a folder's.
+        # The name is another person's text, and becomes a folder's name.
         group = re.sub(r"[^A-Za-z0-9_-]+", "-", prepared.federation.name)
         group = f"{group}-{prepared.roster.federation_id.hex()[:8]}"
         self._id = f"{group}/{file.id}"

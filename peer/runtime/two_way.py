@@ -6,11 +6,11 @@ A record is one binary message of the WebSocket, all numbers little-endian and u
 
 BEGIN starts a message of the sender, by its number and whole length; MORE has further bytes of it; ANSWER is the answer
 to a message of the receiver: nothing if it was taken, else the frame of a rejection, in several records if it is long
-(PART, and at the end ANSWER). Long messages leave in pieces of `PIECE_BYTES`, so that a ping waits for one piece at the
-most. Records of several messages may alternate. Records of further kinds belong to streams, which are connections of
+(PART, and at the end ANSWER). Long messages leave in pieces of `PIECE_BYTES`, so that a ping waits for at most one
+piece. Records of several messages may alternate. Records of further kinds belong to streams, which are connections of
 third peers (`streams.py`).
 
-Who receives a message, and what is answered, is decided elsewhere (`admission.py`).
+`admission.py` decides who receives a message and what is answered.
 """
 
 from __future__ import annotations
@@ -34,13 +34,13 @@ from fedpeer.peer.wire import codec
 Chunks: TypeAlias = Callable[[], Awaitable[bytes | memoryview]]
 #: Takes a message, by its length and bytes, and returns what to answer.
 Receive: TypeAlias = Callable[[int, Chunks], Awaitable[bytes]]
-#: Takes a stream that the other side begins: whether it is to be carried, and the peer named. Returns why it refuses.
+#: Takes a stream that the other side begins, whether it is to be carried, and the named peer; returns why it refuses.
 Begun: TypeAlias = Callable[["TwoWayLink", Stream, bool, str], str]
 Socket: TypeAlias = web.WebSocketResponse | ClientWebSocketResponse
 
 #: Bytes of a piece: some 10 ms on a link of 100 Mbit/s. With half as many each side needs a tenth more time.
 PIECE_BYTES = 128 * 1024
-#: Bytes that the kernel takes before the other side has to; what it holds, a ping has to wait for.
+#: Bytes that the kernel takes before the other side takes them; a ping has to wait for these bytes.
 _UNSENT_BYTES = 128 * 1024
 #: Seconds between two signs of life, less than the shortest time after which a NAT forgets an idle connection.
 HEARTBEAT_S = 20.0
@@ -50,11 +50,11 @@ _INSIDE = getattr(socket, "AF_UNIX", None)
 
 #: Milliseconds without an acknowledgement by the other machine after which a connection counts as stalled.
 _STALLED_MS = 100
-#: The beginning of Linux's `struct tcp_info`: packets that are not acknowledged, those that were sent again and are not
-#: acknowledged, and milliseconds since data left and since an acknowledgement came.
+#: The beginning of Linux's `struct tcp_info`: packets that are not acknowledged, packets that were sent again and are
+#: not acknowledged, milliseconds since data left, and milliseconds since an acknowledgement came.
 _TCP_INFO = Struct("<24xI8xI4xI8xI")
 
-#: Messages that are being read and answers that wait until the other side reads; more than it has under way.
+#: Most messages that are being read and answers that wait until the other side reads; more than a peer has under way.
 _UNFINISHED_MAX = 256
 
 _BEGIN, _MORE, _ANSWER, _PART = 1, 2, 3, 4
@@ -72,10 +72,10 @@ class TwoWayLink:
     """One open connection. `run` reads until it ends.
 
     opened    whether this peer opened it
-    since     time at which it was open
+    since     time at which it was opened
     receive   takes the other side's messages
     carried   whether it goes through another peer
-    strange   receives why the connection is closed if the other side does not keep to the records
+    strange   receives why the connection is closed if the other side breaks the record format
     streams   connections of third peers inside this one
     """
 
@@ -131,7 +131,7 @@ class TwoWayLink:
             first = tail[: max(0, PIECE_BYTES - len(head))]
             await self._write(_BEGIN, number, _LENGTH.pack(whole), head, first)
             for start in range(len(first), len(tail), PIECE_BYTES):
-                if answer.done():  # it was rejected before it had arrived
+                if answer.done():  # the message was rejected before all of it had arrived
                     break
                 piece = tail[start : start + PIECE_BYTES]
                 await self._write(_MORE, number, piece)
@@ -139,7 +139,7 @@ class TwoWayLink:
             return await answer
         finally:
             if answer.done() and not answer.cancelled():
-                answer.exception()  # it is known by now
+                answer.exception()  # retrieves the error, since nobody else may
             del self._answers[number]
             self._parts.pop(number, None)
             self._end_if_retired()
@@ -211,7 +211,7 @@ class TwoWayLink:
         return self._refused(f"a record of kind {kind} that is none")
 
     def _is_stray(self) -> bool:
-        """Count a record that comes too late; return whether so few of them do that it can be so."""
+        """Count a record that comes too late; return whether so few come that this can be normal."""
         return self._stray.take(asyncio.get_running_loop().time())
 
     def _refused(self, why: str) -> bool:
@@ -232,7 +232,7 @@ class TwoWayLink:
         return True
 
     async def _begun(self, number: int, length: int, first: memoryview) -> None:
-        """Take a message that has arrived as a whole at once, and a longer one beside further records."""
+        """Take a message: at once if all of it has arrived, else in a task beside further records."""
         arriving = _Arriving(first)
         if length <= len(first):
             await self._take(number, length, arriving)
@@ -244,7 +244,7 @@ class TwoWayLink:
         answer = memoryview(await self._receive(length, arriving.next))
         self._arriving.pop(number, None)
         arriving.end()
-        # Beside what is read next: two peers that each waited for the other to read would wait forever.
+        # In a task beside further reading: two peers that each waited for the other to read would wait forever.
         self._begin(self._answer(number, answer))
 
     async def _answer(self, number: int, answer: memoryview) -> None:
@@ -281,7 +281,7 @@ class _Arriving:
             self._pieces.get_nowait()
 
     def cut(self) -> None:
-        """Let whoever reads know that the connection has ended."""
+        """Let the reader know that the connection has ended."""
         self.end()
         self._pieces.put_nowait(memoryview(b""))
 
@@ -289,9 +289,8 @@ class _Arriving:
 def has_stalled(connection: socket.socket) -> bool:
     """Return whether bytes left a while ago that the other machine has not acknowledged: packets are being lost.
 
-    A machine acknowledges bytes also while its peer is busy, and those that have just left on an idle connection need
-    some time. True as well if the kernel does not tell. False inside another connection, which it is not worth to
-    avoid.
+    A machine acknowledges bytes even while its peer is busy, and bytes that have just left on an idle connection need
+    some time. Also True if the kernel does not tell. False inside another connection, which is not worth avoiding.
     """
     if connection.family == _INSIDE:
         return False

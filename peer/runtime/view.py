@@ -90,7 +90,7 @@ def _group(node: Node, id: str) -> GroupView:
         exchange=holding.at[1],
         weight=holding.weight + sum(share.weight for channel in holding.out.values() for share in channel.open),
         start_weight=node.durable.rules.start_weight,
-        # Alone there is nobody to agree with, and what was measured before is outdated.
+        # A peer that is alone has nobody to agree with, and an earlier measurement is outdated.
         disagreement=None if node.rounds.alone_for(state) else node.rounds.disagreement.get(id),
         waiting_for=holding.missing,
         written_off=holding.written_off,

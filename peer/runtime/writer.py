@@ -54,7 +54,7 @@ class Pipeline:
 
     @property
     def full(self) -> bool:
-        """True if the node is to be fed no more events until everything is `settled` or the next effect comes out."""
+        """True if the node must get no more events until everything is `settled` or the next effect comes out."""
         return self._outbox.full
 
     def put(self, effects: Sequence[Effect]) -> None:

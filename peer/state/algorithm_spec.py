@@ -1,4 +1,4 @@
-"""Spec of an algorithm with a server: what a node needs to know of it; the work itself is done by the trainer.
+"""Spec of an algorithm with a server: what a node needs to know of it. The trainer does the work itself.
 
 A node knows states as bytes only. An `AlgorithmSpec` says how long they are, what they are at the start, who takes
 part in a round, and whether an update is valid. All of it is quick to answer.
@@ -25,12 +25,12 @@ class AlgorithmSpec:
     everyone        whether clients that do not take part in a round train in it, too
     patience        part of the longest wait before this peer stands for coordinator (`capability.py`)
     trains_at_once  whether clients train as soon as a round opens, so that its deadline begins then; False: they train
-                    when others of their groups are done, too, so it begins with the first update
+                    when their other groups are done as well, so the deadline begins with the first update
     number          client number that an update states; None: it states none
-    fixed           whether the clients stay those of the start
+    fixed           whether the clients must stay the same as at the start
     server_fault    what else is wrong with a server's state of finite values; None: nothing
-    goal            number of updates that close a round, which may be of earlier rounds; None: a round waits for the
-                    updates of all its participants, and takes no others
+    goal            number of updates, also of earlier rounds, that close a round; None: a round waits for the updates
+                    of all its participants, and takes no others
     """
 
     server_bytes: int

@@ -1,4 +1,4 @@
-"""From a peer's groups to what its durable state holds of the consensus groups: places and blank consensus states."""
+"""Consensus groups as a durable state stores them, from a peer's groups: places and blank consensus states."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Consensus state of one group: all that a peer must not forget of its coordinated rounds.
 
 It has the hard state of the election, the certificate of the round in force and the accepted proposal, the models that
-these name, the state of the peer's own client, and the training whose round is not over. Like the durable state around
+both name, the state of the peer's own client, and the training whose round is not over. Like the durable state around
 it, it changes by entries only (`entries.py`).
 
 An update is stored before it is sent, together with the client's state after that training. So after a restart the same
@@ -28,7 +28,7 @@ from fedpeer.peer.state.entries import (
 )
 from fedpeer.peer.wire.consensus_messages import MODELS_MAX, Certificate, CommitState, HardState, Proposal, VoterSet
 
-#: Voter sets that are kept: the one in force, later ones, and earlier ones that a peer that is behind may refer to.
+#: Voter sets that are kept: the one in force, later ones, and earlier ones to which a peer that is behind may refer.
 VOTER_SETS_MAX = 16
 
 
@@ -41,7 +41,7 @@ class PendingUpdate:
     client: bytes
 
 
-#: Of so many voters every one is needed for a majority.
+#: Most voters with which every single voter is needed for a majority.
 _ALL_NEEDED = 2
 
 
@@ -56,12 +56,12 @@ class ConsensusState:
     models          contents by digest (`leaf_bytes.py`): of the applied and the accepted proposal, and the last few
                     that were stored
     pending         update of the last training, until its round is over
-    voting_allowed  it is known under which rosters this peer may have promised what it forgot; before that it does not
-                    vote
+    voting_allowed  it is known under which rosters this peer may have made promises that it forgot; before that it does
+                    not vote
     lost            number of the newest of these rosters: under it and earlier ones this peer does not vote, if a
                     majority is possible without it; 0: nothing was forgotten
-    left            the same of the last roster with which this peer was a member before it left the group; 0: it never
-                    left
+    left            number of the last roster with which this peer was a member before it left the group, with the same
+                    effect; 0: it never left
     """
 
     client: bytes
@@ -84,21 +84,21 @@ class ConsensusState:
     def remembers(self, number: int) -> bool:
         """Return whether no promise that this peer has forgotten matters under a roster.
 
-        Of one or two voters all take part in each majority, so the other one remembers.
+        With one or two voters, all take part in each majority, so the other voter remembers.
         """
         known = self.voter_sets.get(number)
         return number > self.forgotten or (known is not None and len(known.voters) <= _ALL_NEEDED)
 
     @property
     def forgotten(self) -> int:
-        """Number of the newest roster under which this peer may have promised what it does not know; 0: none."""
+        """Number of the newest roster under which this peer may have made a promise that it forgot; 0: none."""
         return max(self.lost, self.left)
 
     def put_aside(self) -> ConsensusState:
-        """Return what a peer keeps of a group that it leaves: its term and vote, and for which rosters that is all.
+        """Return what a peer keeps of a group that it leaves: its term and vote, and up to which roster that is all.
 
-        It would not accept what a coordinator of an earlier term proposes, nor vote twice. What it has accepted or
-        applied, and so whom it may vote for under these rosters, is gone with the models.
+        So it accepts no proposal of an earlier term, and does not vote twice. What it has accepted or applied, which
+        decides for whom it may vote under these rosters, is gone with the models.
         """
         left = max(self.voter_sets, default=self.left)
         return ConsensusState(
@@ -165,7 +165,7 @@ class ConsensusState:
 
 
 def _pruned(consensus_state: ConsensusState) -> ConsensusState:
-    """Drop models that nothing needs; `RoundCommit` relies on the last few that it was told of."""
+    """Drop models that nothing needs; `RoundCommit` relies on the last few that were stored."""
     applied, accepted = consensus_state.holding.applied, consensus_state.holding.accepted
     round_commit = (applied.proposal if applied else None, accepted)
     named = {each.digest for each in round_commit if each is not None}
@@ -242,7 +242,7 @@ def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
         pending=fields["study"] and PendingUpdate(*fields["study"]),
         voting_allowed=fields["sworn"],
         lost=fields["lost"],
-        left=fields.get("left", 0),  # states of earlier releases forgot it
+        left=fields.get("left", 0),  # states of earlier releases lack it
         rosters=dict(fields["rosters"]),
     )
 

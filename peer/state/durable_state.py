@@ -2,13 +2,13 @@
 
 It has the peer's parameters, its training state, and for each averaging group the mass held, the shares that arrived
 early, the channels to and from its neighbors, and the place in an averaging. `apply` takes one entry (`entries.py`),
-changes the durable state, and returns the transfers that the entry made. It decides nothing: which peers are alive,
-late or trusted is `Node`'s business. So a durable state equals a snapshot and the entries after it, to the last bit.
+changes the durable state, and returns the transfers that the entry made. It decides nothing: `Node` knows which peers
+are alive, late or trusted. So a durable state equals a snapshot and the entries after it, to the last bit.
 
-The conservation law: over all peers, the mass that is held, waits, or is under way and not yet taken equals all that
-was put in less what was written off (proof in `gossip/transfers.py`). A peer's weight is put in when it comes in, and
-the change to it when an averaging starts with another weight. A peer that lost memory starts with a new account, and
-each neighbor writes off what its channels with the earlier incarnation had gained.
+The conservation law: over all peers, the mass that is held, waits, or is under way and not yet taken equals the mass
+put in less the mass written off (proof in `gossip/transfers.py`). A peer puts in its weight when it comes in, and the
+difference when an averaging starts with another weight. A peer that lost memory starts with a new account, and each
+neighbor writes off what its channels with the earlier incarnation had gained.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ from fedpeer.peer.state.entries import (
 from fedpeer.peer.state.outlier_check import OutlierCheck, length_of
 from fedpeer.peer.wire.mean_bytes import values_of
 
-#: Weight at or below which a group counts as empty: rounding leaves as much of a weight that was given away whole.
+#: Weight at or below which a group counts as empty: rounding leaves so much of a weight that was all given away.
 NOTHING_HELD = 1e-12
 #: (round, exchange, sender) of a share that waits.
 _Place = tuple[int, int, str]
@@ -71,17 +71,17 @@ _Place = tuple[int, int, str]
 class GroupState:
     """One averaging group of this peer.
 
-    held         mass that it has; with `waiting` and the open transfers it is all that the peer can give
-    waiting      shares of exchanges that it has not closed yet, by place
-    out, into    channels to and from each neighbor that it ever exchanged with, by id
-    at           (round, exchange) that it is in, or waits to open
+    held         mass that the peer has; with `waiting` and the open transfers it is all that the peer can give
+    waiting      shares of exchanges that the peer has not closed yet, by place
+    out, into    channels to and from each neighbor with which it ever exchanged shares, by id
+    at           (round, exchange) that the peer is in, or waits to open
     expect       neighbors whose shares of this exchange are expected; None between two exchanges
     masked_to    neighbors that were sent masked shares in the averaging of `at` (`gossip/noise_phase.py`)
     nothing      places for which a neighbor has announced that nothing will come
-    active       it gives in the averaging of `at`: it has moved, or was activated (`gossip/event_trigger.py`)
+    active       the peer gives in the averaging of `at`: it has moved, or was activated (`gossip/event_trigger.py`)
     settled_D    (D,) float32 after the last averaging in which it took part, if averaging is event-triggered; None: not
                  known
-    reach        outlier check by this peer's own training; None: it has not trained yet, as far as is known
+    reach        outlier check by this peer's own training; None: no training of it is known yet
     put          weight put in by this incarnation
     written_off  weight that went to, less weight that came from, earlier incarnations of neighbors and revoked peers
     before       by neighbor, weight that its earlier incarnations gave beyond what they got; never below 0
@@ -122,11 +122,11 @@ class Rules:
     """Rules by which entries change the durable state; the same while a peer is in one federation.
 
     draws         source of random numbers, by purpose and round
-    form          wire form of values; `forms`: by group, where it is another one
-    eager         asynchronous mode: shares are added on arrival; `eagers`: by group, where that is otherwise
+    form          wire form of values; `forms`: by group, where the form differs
+    eager         asynchronous mode: shares are added on arrival; `eagers`: by group, where the mode differs
     start_weight  this peer's weight when it comes in: 1, or its number of examples
     masked        averagings begin with a noise phase, in and after which estimates may mean nothing
-    drifts        averaging of some group is event-triggered; `drifted`: it was under an earlier contract
+    drifts        averaging of some group is event-triggered; `drifted`: it was so under an earlier contract
     """
 
     me: str
@@ -153,8 +153,8 @@ class Rules:
 class DurableState:
     """All that a peer must not forget.
 
-    index        by group, places (D,) int64 of its scalars in the parameters; `spans`: the same as slices where they
-                 follow one another, which is many times quicker to read
+    index        by group, places (D,) int64 of its scalars in the parameters; `spans`: the same, consecutive places as
+                 slices, which are many times quicker to read
     x_n          (n,) float32 parameters before the round's training; after it, its result
     s_k          (k,) training state: of an optimizer, float32, or the bytes of another state, uint8
                  (`node/trainer.py`); `fresh` while there is none
@@ -163,10 +163,10 @@ class DurableState:
     incarnation  of this peer: 1, and one more whenever it lost memory
     generation   number of its last start; `first`: of the first one on this disk with this key (0: not known)
     met          incarnation by which each neighbor is known; `met_as`: (generation, nonce, signature of all three) of
-                 the process that was met under it
+                 the process that was met under that incarnation
     left         it handed everything over and left
     rekeyed      it was stored when this peer had another key: the peer was revoked and admitted again
-    consensus_states     consensus states by group, also of those that the peer has left (`put_aside`); empty if peers
+    consensus_states     consensus states by group, including groups that the peer left (`put_aside`); empty if peers
                  average by themselves
     places       by group that a coordinator averages, places (D,) int64 of its scalars in the parameters
     """
@@ -226,7 +226,7 @@ class DurableState:
         return gone
 
     def seated(self, places: Mapping[str, Tensor], blank: Mapping[str, ConsensusState]) -> None:
-        """Go on in other consensus groups: put the states of all others aside; new ones start `blank`.
+        """Go on in these consensus groups: put the states of all other groups aside; new groups start `blank`.
 
         A peer that has forgotten promises may have made some in a new group, too.
         """
@@ -335,7 +335,7 @@ class DurableState:
     def _average(self, group: str) -> None:
         content, place_D = self.consensus_states[group].content, self.places.get(group)
         assert content is not None, "a round is in force"
-        if place_D is not None:  # a later roster may have taken this peer out of the group
+        if place_D is not None:  # else a later roster has taken this peer out of the group
             self.x_n = self.x_n.clone()
             self.x_n[place_D] = values_of(content, len(place_D))
 
@@ -432,7 +432,7 @@ class DurableState:
 
 
 def _span(place_D: Tensor) -> slice | Tensor:
-    """Return places that follow one another as a slice, others as they are."""
+    """Return consecutive places as a slice, other places as they are."""
     if not len(place_D):
         return place_D
     first = int(place_D[0])

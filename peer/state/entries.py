@@ -15,7 +15,7 @@ from fedpeer.gossip.transfers import NumberedTransfer
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Started:
-    """A process starts on this durable state, with a higher generation than its federation knows of this peer."""
+    """A process starts on this durable state, under a higher generation than the federation knows of this peer."""
 
     generation: int
 
@@ -40,7 +40,7 @@ class LocalTrained:
 class RealShares:
     """Each recipient gets this fraction of the mass held.
 
-    whole   all that is held or waits is given away in equal parts: the peer leaves
+    whole   all mass that is held or waits is given away in equal parts: the peer leaves
     """
 
     fraction: float
@@ -65,7 +65,7 @@ class NoShares:
 class Opened:
     """One exchange of a group begins: `shares` go to each of `to`, and one is expected from each of `expect`.
 
-    start_weight   weight with which the averaging starts that begins here; None: what is held is carried on
+    start_weight   weight with which an averaging starts, if it begins here; None: the weight held is carried on
     """
 
     group: str
@@ -117,7 +117,7 @@ class Acked:
 class Met:
     """A neighbor is known by this incarnation from now on.
 
-    Channels with an earlier incarnation are closed, and what was under way to it comes back. `generation` and `nonce`
+    Channels with an earlier incarnation are closed, and transfers under way to it come back. `generation` and `nonce`
     are those of its process; `signature` (64 bytes) is its own, of all three numbers; b"": not signed.
     """
 
@@ -145,7 +145,7 @@ class Adopted:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Returned:
-    """A neighbor has left, and what it has taken is acknowledged: what was still under way to it comes back."""
+    """A neighbor has left, and what it has taken is acknowledged: transfers still under way to it come back."""
 
     group: str
     peer: str
@@ -153,9 +153,9 @@ class Returned:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Revoked:
-    """A peer was revoked or has another key: what is under way to it comes back, what had gone to it is written off.
+    """A peer was revoked or has another key: transfers under way to it come back, mass that it took is written off.
 
-    If it is admitted again, it is a peer that was never met: nothing signed with the earlier key counts any more.
+    If it is admitted again, it counts as a peer that was never met: nothing signed with the earlier key counts.
     """
 
     peer: str
@@ -163,7 +163,7 @@ class Revoked:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Left:
-    """This peer has left: what could not be handed over is written off, and the next start is a late join."""
+    """This peer has left: mass that could not be handed over is written off, and the next start is a late join."""
 
 
 # ------------------------------------------------------------------ coordinated rounds: what changes a `ConsensusState`
@@ -195,7 +195,7 @@ class CommitStateChanged:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelStored:
-    """A model was made here, or fetched and checked: its content, and the digest (32 bytes) of that."""
+    """A model was made here, or fetched and checked: its content, and the content's digest (32 bytes)."""
 
     group: str
     digest: bytes
@@ -204,7 +204,7 @@ class ModelStored:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UpdateMade:
-    """The training of a round is done: its update, and the client's state after it."""
+    """The training of a round is done: the update, and the client's state after the training."""
 
     group: str
     round: int
@@ -214,7 +214,7 @@ class UpdateMade:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientStateSaved:
-    """A round is over for the client: its state after it, and the model (n,) that it uses."""
+    """A round is over for the client: its state after the round, and the model (n,) that it uses."""
 
     group: str
     round: int
@@ -243,9 +243,9 @@ class VoterSetKnown:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VotingAllowed:
-    """It is known what this peer may have promised before.
+    """It is known under which rosters this peer may have made promises that it lost.
 
-    lost   0: nothing; else the number of the roster under which a disk, and its promises, were lost
+    lost   number of the roster under which a disk, and its promises, were lost; 0: nothing was lost
     """
 
     group: str
@@ -256,7 +256,7 @@ class VotingAllowed:
 class VoteLost:
     """This peer has forgotten what it promised as a voter: it gives up its vote.
 
-    roster   number of the newest roster that is known to it, or to be the one under which it promised something
+    roster   number of the newest roster that it knows, or under which it is known to have promised something
     """
 
     group: str

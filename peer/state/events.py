@@ -35,7 +35,7 @@ class MessageReceived:
     """A message that passed the codec, from a peer whose identity is verified.
 
     incarnation, to_incarnation   the sender's own, and this peer's as the sender knows it (0: not at all)
-    version   of the wire in which it came; 0: not known, since it came as an answer
+    version   version of the wire in which it came; 0: not known, since it came as an answer
     """
 
     sender: str
@@ -73,9 +73,9 @@ class Evaluated:
     """An `Evaluate` is done: measurements on the peer's own test part.
 
     score     accuracy as a fraction, or error; `loss`: mean loss
-    server    (score, loss) of the server's model; None: there is none
+    server    (score, loss) of the server's model; None: no such model
     metrics   further metrics that this peer's own file names; NaN: not defined here
-    validation   (score, loss) on the examples held out for validation; None: there are none
+    validation   (score, loss) on the examples held out for validation; None: no such examples
     """
 
     round: int
@@ -90,8 +90,8 @@ class Evaluated:
 class ClientTrained:
     """A `TrainClient` is done.
 
-    client   its state after the training, as bytes
-    update   its update, as bytes; `digest` (32 bytes): of the update
+    client   the client's state after the training, as bytes
+    update   the client's update, as bytes; `digest` (32 bytes): of the update
     fault    what is wrong with the numbers of the update; None: nothing
     """
 
@@ -150,7 +150,7 @@ class NewContract:
     contract: SignedContract
 
 
-#: A `Rejection` is an event if bytes of its sender were rejected before they became a message; it counts for the
+#: A `Rejection` is an event if its sender's bytes were rejected before they became a message; it counts for the
 #: sender's reputation.
 Event = (
     Tick
@@ -186,10 +186,10 @@ class Persist:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Send this to a peer once, if it can be reached; repeats are the node's business.
+    """Send this to a peer once, if it can be reached; the node makes any repeats.
 
     incarnation, to_incarnation   this peer's and the recipient's, for the envelope
-    version      of the wire in which it is written
+    version      version of the wire in which the message is written
     stays_true   (group, kind, term) of a message that stays true: while a save holds this one back, the last such
                  message to that peer is sent again in its place. None: nothing may be sent in its place
     """
@@ -204,9 +204,9 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """Take the local steps of this round from parameters (n,) and the training state (k,); `fresh`: there is none yet.
+    """Take the local steps of this round from parameters (n,) and the training state (k,); `fresh`: no state yet.
 
-    number   of the training, 1, 2, ...: it selects the examples. It is the round's number, or a later one's if a peer
+    number   number of the training, 1, 2, ..., which selects the examples: the round's number, or a later one if a peer
              trains several times in a round because nobody answers
     """
 
@@ -221,7 +221,7 @@ class Train:
 class Evaluate:
     """Evaluate these parameters (n,) on the peer's own test part.
 
-    server_n   (n,) the server's model, or the estimate of the average beside a model of the peer's own; None: none
+    server_n   (n,) the server's model, or the estimate of the average if the peer has a model of its own; None: neither
     """
 
     round: int
@@ -248,7 +248,7 @@ class AggregateUpdates:
 
     counted   by client, the round of its last update that counted
     updates   by client, in the order of ids
-    rounds    by client, the round of its update; this round where a client is not in it
+    rounds    by client, the round of its update; for a client that is missing here, this round
     clients   ids of all clients of the round, as for `TrainClient`
     """
 
@@ -313,7 +313,7 @@ class Stop:
     """End the process; everything is sent and saved.
 
     code    exit code: 0, or 2 if the person has to do something
-    again   start it again on its state, under another contract
+    again   start the process again on its state, under another contract
     """
 
     code: int
@@ -321,7 +321,7 @@ class Stop:
     again: bool = False
 
 
-#: Long work that is done beside the node, one at a time and in order. Each gives the event of its name.
+#: Long work that is done beside the node, one job at a time and in order. Each job results in the event of its name.
 Work = Train | Evaluate | TrainClient | AggregateUpdates | FinishRound
 Worked = Trained | Evaluated | ClientTrained | UpdatesAggregated | RoundFinished
 Effect = Persist | Send | Work | RejectEffect | Note | Enrol | Amend | Stop

@@ -40,7 +40,7 @@ def entry_of(data: bytes, start_weight: float = 1.0) -> Entry:
     """Return the entry of a frame.
 
     Args:
-        start_weight: the peer's own; before version 0.3 an `Opened` stated only that it started with that weight.
+        start_weight: the peer's own; before version 0.3 an `Opened` stated only whether it started with that weight.
 
     Raises:
         FrameError: these bytes are not an entry.
@@ -122,10 +122,10 @@ def durable_state_of(
         key: the peer's own, in hex; snapshots from before version 0.3 do not have it.
 
     Raises:
-        SnapshotForeignError: it belongs to another peer or federation, or its slices have other shapes. Its contract is
-            compared with the file's before (`held_of`); a snapshot from before version 0.3 has only a digest of it, and
-            is read if the shapes fit.
-        FrameError: the bytes are damaged; the caller that read them from a disk has checked that already.
+        SnapshotForeignError: it belongs to another peer or federation, or its slices have other shapes. Its contract
+            was compared with the file's before (`held_of`); a snapshot from before version 0.3 has only the contract's
+            digest, and is read if the shapes fit.
+        FrameError: the bytes are damaged; a caller that read them from a disk has checked that already.
     """
     fields, tensors = unframe("snapshot", snapshot)
     wrong = [f"{what} {fields['owner'].get(what)} and not {own}" for what, own in owner.items()
@@ -156,7 +156,7 @@ def durable_state_of(
         trained=fields["trained"],
         incarnation=fields["incarnation"],
         generation=fields["life"],
-        first=fields.get("first", 0),  # older states have none: any earlier generation may be of this disk
+        first=fields.get("first", 0),  # missing in older states: any earlier generation may be of this disk
         met=dict(fields["met"]),
         met_as={peer: (*each, b"")[:3] for peer, each in fields.get("met_as", {}).items()},
         left=fields["left"],

@@ -1,6 +1,4 @@
-"""One other peer as a running node knows it, beside what is durable: whether they have met, their agreed groups, its
-round. Forgotten at a restart, and learned again from Hellos.
-"""
+"""What a running node knows of one other peer, beside what is durable; learned again from Hellos after a restart."""
 
 from __future__ import annotations
 
@@ -19,34 +17,36 @@ HELLO_MIN, HELLO_MAX = 20, 400
 class Neighbor:
     """One other peer.
 
-    version, older_at     version of the wire in which it is spoken to, and tick at which that became an older one
+    version, older_at     version of the wire in which messages to it are written, and tick of the last step to an older
+                          one
     capabilities          as its last Hello stated them; none in an older version of the wire
     met                   each has received the other's Hello with the present incarnations and generations
-    compare               there is reason to send another Hello all the same
+    compare               there is reason to send another Hello, though the two have met
     generation, nonce     of its process, as it stated last
     proof                 the last of its starts that it signed and this process received
     agreed                groups in which both see the same scalars under the same contract
-    giving                groups in which it stated that it has made a transfer to us: by then it may reach us along an
-                          edge that it added when it believed somebody dead, and must not be refused forever
-    round, round_at       furthest round in which it was seen, and tick at which it was
-    received_at           tick at which anything came from it last; `received_ran`: tick of running time
+    giving                groups in which it stated that it has made a transfer to us: that may come along an edge that
+                          it added when it believed another peer dead, and must not be refused forever
+    round, round_at       furthest round in which it was seen, and tick at which that was first seen
+    received_at           tick at which anything last came from it; `received_ran`: tick of running time
     knows_us              it has met this very process
     reminded              it has to be shown an earlier start of its own
     shown                 its incarnation that showed us an earlier start of ours that our disk knows; 0: none did
-    before                by group, weight that it states to have got from earlier incarnations of ours beyond what it
+    before                by group, weight that it states to have got from our earlier incarnations in excess of what it
                           gave them
-    untold                groups for whose such weight, from its earlier incarnations, our last Hello to it had no room
+    untold                groups for whose weight of this kind, from its earlier incarnations, our last Hello to it had
+                          no room
     begun                 it has begun to learn
-    roster                number of the roster it goes by; `later_since`: tick since which it states one that is later
-                          than ours
+    roster                number of the roster that it uses; `later_since`: tick since which it states a later one than
+                          ours
     made_before           (roster, incarnation) that it stated, and by group the number of the last transfer that it may
                           have made under an earlier roster
     hello_at, hello_wait  tick of the next Hello to it, and ticks until the one after that
-    announced             digest of the contract that it goes by, and those of its groups, as in its last Hello
-    contract              text of the last contract that arrived from it, if it is another than ours
+    announced             digest of its contract, and the digests of its groups, as in its last Hello
+    contract              text of the last contract that arrived from it, if that differs from ours
     differs               digest of its contract whose differences from ours were already reported
     buried_at             tick at which it was thought dead; None: it is not, or that is long ago
-    away_since            tick of running time at which it was thought dead last, or this process began
+    away_since            tick of running time at which it was last thought dead, or this process began
     """
 
     version: int = NEWEST
@@ -81,20 +81,20 @@ class Neighbor:
     away_since: int = 0
 
     def spoke(self, version: int) -> bool:
-        """Note the version of a frame from it (0: not known); return whether it is now addressed in a newer one."""
+        """Note the version of a frame from this peer (0: not known); return whether it now gets newer frames."""
         newer = version > self.version
         self.version = max(self.version, version)
         return newer
 
     def speak_older(self, now: int) -> bool:
-        """Address it in the next older version, since it rejected this one; return False if there is none."""
+        """Write to this peer in the next older version, since it rejected this one; return False if there is none."""
         if self.version == OLDEST:
             return False
         self.version, self.older_at, self.capabilities = self.version - 1, now, frozenset()
         return True
 
     def seen_in(self, round: int, now: int) -> None:
-        """Note that it is in this round."""
+        """Note that this peer is in this round."""
         if round > self.round:
             self.round, self.round_at = round, now
 

@@ -1,8 +1,8 @@
 """The other peers as a running node knows them, and the status of each in a group.
 
-Membership knows whether a peer is alive, a `Neighbor` whether the two have met and on which groups they agree, its
-`Reputation` whether its messages are taken. `status_of` derives one status from these, and everything that sends or
-waits for shares uses it.
+Membership knows whether a peer is alive. A `Neighbor` knows whether the two have met and on which groups they agree. A
+`Reputation` knows whether the peer's messages are taken. `status_of` derives one status from these, and everything that
+sends or waits for shares uses it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,26 @@ from fedpeer.peer.state.reputation import Reputation
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.versions import NEWEST
 
-#: What a peer is to this one in a group, the first of these that holds.
+#: Status of another peer in a group: the first of these that holds.
 #:
 #: unmet        not met since this process started
-#: disagreeing  goes by a contract or network in which the group is another one
-#: paused       its messages are not taken for a while, or any more
+#: disagreeing  has a contract or network in which the group is another one
+#: paused       its messages are not taken for a while, or never again
 #: left         hands everything over, or has done so
 #: doubted      thought dead for less than `DOUBT_TICKS`
 #: dead         thought dead for longer
 #: active       none of these: shares can go to and come from it
 NeighborStatus = Literal["unmet", "disagreeing", "paused", "left", "doubted", "dead", "active"]
 
-#: Ticks for which a peer that is thought dead is still waited for, with a deadline as any other: within them a false
-#: death is refuted (P8). A peer that believed it at once would go on alone, rounds ahead of peers that only lost some
+#: Ticks for which a peer that is thought dead is still waited for, up to the usual deadline: within them a false death
+#: is refuted (P8). A peer that believed a death at once would go on alone, rounds ahead of peers that only lost some
 #: packets.
 DOUBT_TICKS = 200
 #: Ticks of running time after which a peer that is away may never come back: ten minutes, twice the longest cut that is
 #: promised to do no harm.
 AWAY_TICKS = 24_000
-#: More ticks at once than this mean that this process stood still, as membership takes it: the rest of them was no time
-#: in which others could have answered.
+#: More ticks at once than this mean that this process stood still, as in membership: in the rest of them no answer of
+#: another peer could be received.
 _PAUSE_TICKS = ProbeTiming().pause
 
 
@@ -72,10 +72,10 @@ def status_of(other: Neighbor | None, group: str, member: MemberStatus, *, liste
 class Neighbors(dict[str, Neighbor]):
     """All other peers of the roster, by id.
 
-    reputations   of peers of which something was rejected
-    statuses      by (peer, group); kept until `changed`, as the next two, since every message asks for them
+    reputations   of peers from which something was rejected
+    statuses      by (peer, group); kept until `changed`, as the next two, since every message needs them
     living        by group, its averaging among the expected members
-    policies      by sender, what its messages are checked against
+    policies      by sender, the policy that its messages are checked against
     """
 
     def __init__(self, membership: Membership, clock: Clock) -> None:
@@ -116,7 +116,7 @@ class Neighbors(dict[str, Neighbor]):
         return self._membership.status(peer) in ("alive", "suspect")
 
     def long_away(self, peer: str) -> bool:
-        """Return whether membership has not taken this peer for running for so long that it may never come back."""
+        """Return whether this peer has been away, by membership, for so long that it may never come back."""
         return not self.present(peer) and self._clock.ran - self[peer].away_since >= AWAY_TICKS
 
     def gone(self, peer: str) -> bool:
@@ -124,11 +124,11 @@ class Neighbors(dict[str, Neighbor]):
         return self._membership.status(peer) in ("dead", "left")
 
     def leaving(self, peer: str) -> bool:
-        """Return whether this peer leaves, and has not announced yet that it has handed everything over."""
+        """Return whether this peer is leaving, and has not announced yet that it has handed everything over."""
         return peer in self and self[peer].met and self._membership.status(peer) == "left"
 
     def received_since(self, peer: str, tick: int) -> bool:
-        """Return whether anything came from this peer itself since then."""
+        """Return whether anything came from this peer itself since this tick."""
         return peer in self and self[peer].received_at >= tick
 
     def heard_within(self, peer: str, ticks: int) -> bool:
@@ -136,9 +136,9 @@ class Neighbors(dict[str, Neighbor]):
         return peer in self and self._clock.ran - self[peer].received_ran <= ticks
 
     def round_of(self, peer: str) -> int:
-        """Return the latest round in which this peer was seen, or states that it is.
+        """Return the latest round in which this peer was seen, or which it states.
 
-        A peer that is no neighbor is seen only when it is met.
+        A peer that is not a neighbor is seen only when it is met.
         """
         statement = self._membership.last_statement(peer)
         stated = statement.advert.round if statement is not None and statement.advert is not None else 0
@@ -149,15 +149,15 @@ class Neighbors(dict[str, Neighbor]):
         return self[peer].begun or self.round_of(peer) > 0
 
     def version_of(self, peer: str) -> int:
-        """Return the version of the wire in which this peer is spoken to."""
+        """Return the version of the wire in which messages to this peer are written."""
         return self[peer].version if peer in self else NEWEST
 
     def can(self, peer: str, capability: str) -> bool:
-        """Return whether this peer states that it can do this beyond its version of the wire."""
+        """Return whether this peer states a capability beyond its version of the wire."""
         return peer in self and capability in self[peer].capabilities
 
     def charge(self, code: str, sender: str, tick_s: float) -> Reputation | None:
-        """Let the sender's reputation bear a rejection; return it if messages of it are not taken from now on."""
+        """Charge a rejection to the sender's reputation; return that if its messages are not taken from now on."""
         now = self._clock.now
         before = self.reputations.get(sender, Reputation())
         after = self.reputations[sender] = before.after(code, now, tick_s)
@@ -167,7 +167,7 @@ class Neighbors(dict[str, Neighbor]):
         return after if before.listens(now) else None
 
     def forget(self, peer: str) -> None:
-        """Drop what is known of a peer that is not in the roster any more, or has another key."""
+        """Drop what is known of a peer that is no longer in the roster, or has another key."""
         self.pop(peer, None)
         self.reputations.pop(peer, None)
 
@@ -181,6 +181,6 @@ class Neighbors(dict[str, Neighbor]):
             self.changed()
 
     def changed(self) -> None:
-        """Forget what was derived: a peer came, went, met us or was paused, or this peer itself has changed."""
+        """Forget derived values: a peer came, went, met this one or was paused, or this peer itself has changed."""
         for kept in (self.statuses, self.living, self.policies):
             kept.clear()

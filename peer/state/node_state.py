@@ -1,5 +1,4 @@
-"""State that the parts of a node share: setup, durable state, other peers, phase, and the effects of the step under
-way.
+"""State that the parts of a node share: setup, durable state, other peers, phase, and the current step's effects.
 
 `write` is the only way to change the durable state: the entry is applied and at once becomes an effect, before any
 message that follows from it.
@@ -40,8 +39,8 @@ from fedpeer.peer.wire.codec import rejection_message
 from fedpeer.peer.wire.messages import Message, spoken_in
 from fedpeer.rejection import Rejection
 
-#: Ticks within which a process that was started on an old disk learns of its later generations from the peers that are
-#: alive (10 s at 25 ms); sooner, once it has met all.
+#: Ticks within which a process that was started on an old disk learns of its later generations from living peers (10 s
+#: at 25 ms), unless it has met all of them before.
 YOUNG_TICKS = 400
 #: Rejections of a peer that may have forgotten its own state: they carry its own last statement.
 _SHOWN = {"duplicate_peer", "stale_incarnation"}
@@ -59,7 +58,7 @@ class NodeState:
     journal_bytes  written since the last snapshot
     averages     by group, (D,) as its last averaging left it
     score        of the last evaluation
-    evaluating   evaluations that were asked for and have not come back
+    evaluating   number of evaluations that were requested and have no result yet
     specs        by consensus group
     enrolled_at  tick at which this process adopted its roster; None: it started with it
     exchanges    by group, the most exchanges under an earlier roster
@@ -92,9 +91,9 @@ class NodeState:
 
     @property
     def young(self) -> bool:
-        """True if the process has just started, so that another one of this identity started before it.
+        """True if the process has just started, so that any other process with this identity started before it.
 
-        Once it has met all its mates they know this process; whatever claims a later generation started since.
+        Once it has met all peers of its groups, they know this process; one with a later generation started since then.
         """
         self.starts.known_to_all = self.starts.known_to_all or all(self.others[peer].met for peer in self.group_peers)
         return self.now < YOUNG_TICKS and not self.starts.known_to_all
@@ -109,7 +108,7 @@ class NodeState:
         return self.setup.reader.models(self.durable.x_n, self.durable.s_k, self.durable.fresh)
 
     def evaluate(self, round: int, x_n: Tensor, estimate_n: Tensor | None) -> None:
-        """Ask for an evaluation, which also writes the model file: a peer does not end before it."""
+        """Request an evaluation, which also writes the model file: a peer does not end before it."""
         self.evaluating += 1
         self.effects.append(Evaluate(round, x_n, estimate_n))
 
@@ -156,7 +155,7 @@ class NodeState:
         return bool(self.in_rounds or self.peer_groups.consensus_by_group) or not self.durable.groups
 
     def deadline(self, group: str, parts: int = 1) -> int:
-        """Return the ticks for which a late peer is waited for in a group, or one of so many `parts` of them."""
+        """Return the ticks to wait for a late peer in a group, divided by `parts`."""
         return self.setup.ticks(self.peer_groups.gossip[group].deadline / parts)
 
     @property
@@ -166,7 +165,7 @@ class NodeState:
         return max(map(self.deadline, self.peer_groups.gossip), default=own)
 
     def start(self, generation: int) -> None:
-        """Take this generation."""
+        """Start this process under this generation, durably."""
         self.starts.numbers.add(generation)
         self.write(Started(generation=generation))
 
@@ -180,7 +179,7 @@ class NodeState:
     def lose_vote(self, roster: int = 0) -> None:
         """Give up the vote in all groups with a coordinator, since this peer has forgotten what it promised there.
 
-        This is written before whatever else follows from the loss, so that no crash in between hides it.
+        This is written before anything else that follows from the loss, so that no crash in between hides it.
 
         Args:
             roster: number of a roster under which it promised something, if that is known.
@@ -241,14 +240,14 @@ class NodeState:
             self.note("warning", "edge_paused", f"{sender} is blocked {for_now}", peer=sender)
 
     def unlike(self, peer: str) -> bool:
-        """Return whether a peer goes by another roster, or by another contract whose text is not here."""
+        """Return whether a peer uses another roster, or another contract whose text this peer does not have."""
         other = self.others[peer]
         contract = other.announced[0]
         unread = contract != self.setup.contract and contract != contract_digest(other.contract)
         return unread or other.roster != self.peer_groups.roster.number
 
     def goes_by(self, peer_groups: PeerGroups) -> None:
-        """Go by other groups from now on; transfers made under the earlier ones may still arrive."""
+        """Use these groups from now on; transfers made under the earlier groups may still arrive."""
         self.exchanges = {group: self.exchanges_max(group) for group in self.peer_groups.averaging}
         self.peer_groups, self.enrolled_at = peer_groups, self.now
 
@@ -267,10 +266,10 @@ class NodeState:
         return hashlib.blake2b(contract + scalars, digest_size=32).digest()
 
     def shown(self, group: str) -> Tensor | None:
-        """Return the average (D,) of a group that others may be sent; None: nothing yet.
+        """Return the average (D,) of a group that other peers may be sent; None: there is none yet.
 
-        With noise phases an estimate is a peer's own before the phase, and means nothing in it. After the last round it
-        is the result, to which late shares are not added.
+        With noise phases, an estimate is a peer's own before the phase and means nothing during it. After the last
+        round the average is the result, to which late shares are not added.
         """
         if self.phase == "finished":
             return self.durable.x_n[self.durable.index[group]]
@@ -287,7 +286,8 @@ class NodeState:
     def advertise(self, score: float | None = None) -> None:
         """Let the others know this peer's round, and whether they can still count on it.
 
-        A peer that leaves announces that at once: while others give to it, and it gives that back, it is never empty.
+        A peer that leaves announces that at once: as long as others give it shares, which it gives back, it is never
+        empty.
         """
         if score is not None:
             self.score = score

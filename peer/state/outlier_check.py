@@ -1,14 +1,14 @@
 """Outlier check of shares: finite but absurd values are rejected.
 
-An honest neighbor's value can be compared with what this peer has done itself, and with that alone: if others' shares,
-or an average of them, counted, a liar would move the measure with the average. So an `OutlierCheck` knows the length of
-the slice when the peer came in, and the lengths of its own training steps. A lie makes steps longer, since training
-pulls back; so no step counts for more than the first one, which was made before any share had arrived, nor for much
-more than the median of those that counted before it. A share implies a value (value / weight), which is rejected if one
-of these holds:
+An honest neighbor's value can be compared only with what this peer has done itself: if other peers' shares, or an
+average of them, counted, a liar would move the measure with the average. So an `OutlierCheck` knows the length of the
+slice when the peer came in, and the lengths of its own training steps. A lie makes steps longer, since training pulls
+back. So no step counts for more than the first one, which was made before any share had arrived, nor for much more than
+the median of the steps counted before it. A share implies a value (value / weight), which is rejected if one of these
+holds:
 
-    near    it is further from this peer's estimate than a hundred of its usual steps, or of those that it missed
-            lately, and than three times the length of the estimate
+    near    it is further from this peer's estimate than a hundred usual steps, or a hundred times the steps missed
+            lately, and further than three times the length of the estimate
     far     it is longer than three times the first length plus a hundred times the path that this peer has trained
 
 So it is further away, or longer, than it could be if others train a hundred times as far in a round as this peer does.
@@ -17,8 +17,8 @@ become. Before its own first step only the length with which it came in counts, 
 
 What this bounds: nothing longer than `far` is taken from any neighbor, so no estimate can be longer except by own
 training; and `far` grows by no more than a hundred first steps per round, whatever is sent. Once training has come to
-rest, it grows by a hundred of those steps, or by one first step. An honest neighbor that a liar has moved may be too
-far as well; it is rejected, and charged only beyond a hundred times these bounds.
+rest, `far` grows by a hundred of the steps then made, or by one first step. An honest neighbor that a liar has moved
+may be too far as well; it is rejected, and charged only beyond a hundred times these bounds.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ from fedpeer.gossip.mass import Mass
 
 #: Number of own steps whose median counts.
 STEPS = 10
-#: Factor by which others may train further in a round than this peer; they may have so many more examples, or steps.
+#: Factor by which other peers may train further in a round than this one: they may have more examples or steps.
 FACTOR = 100.0
-#: Upper bound of what a step counts for, in medians of the last ones. Steps that become longer again, by another
+#: Upper bound of what a step counts for, in medians of the last steps. Steps that become longer again, by another
 #: learning rate, count gradually; until then `FACTOR` has room for them.
 RISE = 1.02
 #: Factor of a length: two slices of the same length are up to twice that apart, and one may be half as long again.
@@ -52,7 +52,7 @@ class OutlierCheck:
     start    length of the slice when the peer came in, or took it over from others
     first    length of its first training step; 0 before that
     steps    lengths of the last steps as far as they count, oldest first
-    path     sum of all of them, and of a first step for each round that it missed
+    path     sum of all steps, and of a first step for each round that the peer missed
     away     sum of first steps for the rounds missed lately, halved with each round since
     round    round of the last step
     """
@@ -106,7 +106,7 @@ class OutlierCheck:
 
 
 def length_of(slice_D: Tensor, all_n: Tensor) -> float:
-    """Return the length of a slice (D,), or its part of the length of the whole (n,) by size if that is longer.
+    """Return the length of a slice (D,), or its part by size of the length of all parameters (n,) if that is longer.
 
     A slice that hardly moves at first, or starts with zeros, may be long later.
     """

@@ -1,6 +1,4 @@
-"""Knowledge of a running process about itself: its starts, as others may know them, and the contracts of its
-federation.
-"""
+"""Knowledge of a running process about itself: its starts, as others may know them, and its federation's contracts."""
 
 from __future__ import annotations
 
@@ -14,10 +12,10 @@ from fedpeer.peer.wire.signed_contract import SignedContract
 class OwnStarts:
     """Starts of this peer that matter while this process runs.
 
-    before        generations of the earlier processes on this disk; empty: this process found an empty disk, or one of
-                  when the peer had another key
+    before        generations of the earlier processes on this disk; empty: this process found an empty disk, or a disk
+                  from when the peer had another key
     numbers       generations under which it has run
-    known_to_all  all mates have met this process
+    known_to_all  all peers of its groups have met this process
     signature     the last own numbers that were signed, with the signature (64 bytes)
     """
 
@@ -29,9 +27,9 @@ class OwnStarts:
 
 @dataclass
 class Contracts:
-    """The contract in force (`held`), the newest that the authority has signed, and those that cannot follow.
+    """The contract in force (`held`), the newest that the authority has signed, and contracts that do not fit.
 
-    unfit   numbers of contracts to which this peer cannot go over
+    unfit   numbers of contracts to which this peer cannot change
     """
 
     held: HeldContract

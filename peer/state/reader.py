@@ -9,7 +9,7 @@ from torch import Tensor
 
 
 class StateReader:
-    """Reader of a state that holds nothing but an optimizer's."""
+    """Reader of a training state that is only an optimizer's state."""
 
     def weight(self, state_k: Tensor, place_D: Tensor) -> float | None:
         """Return the weight, > 0, with which an averaging of these places (D,) starts.

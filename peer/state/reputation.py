@@ -1,4 +1,4 @@
-"""Reputation of a neighbor: whether its messages are still taken after what had to be rejected. Pure, in ticks.
+"""Reputation of a neighbor: whether its messages are still taken after rejections. Pure, in ticks.
 
 Harmless rejections cost nothing: faults cause them. Ten suspicious ones within a minute pause the edge for a minute,
 and each further pause is twice as long, up to an hour. A message that no honest peer can send closes the edge at once;
@@ -15,10 +15,10 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 #: Suspicious rejections within `_WINDOW_S` that pause an edge: a bug or a flipped bit causes one or two, an attack
 #: many.
 SUSPICIOUS_MAX = 10
-#: Seconds over which they are counted, and seconds of the first pause.
+#: Seconds over which suspicious rejections are counted, and seconds of the first pause.
 _WINDOW_S = 60.0
-#: Seconds of the longest pause: after it a repaired peer takes part again without anybody's help. A neighbor that
-#: behaved for as long begins with short pauses again.
+#: Seconds of the longest pause: after it a repaired peer takes part again without help. A neighbor that behaved well
+#: for as long begins with short pauses again.
 _PAUSE_MAX_S = 3600.0
 
 

@@ -1,8 +1,8 @@
 """Save, then send: which effects may be carried out now, and what a peer recovers from its disk.
 
-An `Outbox` is between a node and whoever carries out its effects, real or simulated. Effects come out in the order in
-which the node gives them, and none passes a `Persist` that is not durable yet. How and when bytes become durable is not
-decided here.
+An `Outbox` is between a node and the real or simulated driver that carries out its effects. Effects come out in the
+order in which the node gives them, and none passes a `Persist` that is not durable yet. How and when bytes become
+durable is not decided here.
 
 A message that was sent once may be sent again at any time: a coordinator whose disk is slow still sends its last
 heartbeat (`Outbox.again`).
@@ -25,10 +25,10 @@ WAITING_MAX = 128
 class Recovered:
     """State that was read from a disk.
 
-    snapshot   the newest readable one; None: there was none yet
-    entries    those saved after it, in order; read from the disk while they are iterated over, once
+    snapshot   newest readable snapshot; None: there was none yet
+    entries    entries saved after it, in order; read from the disk while they are iterated over, once
     whole      False: something that was durable is lost, so the peer has lost memory
-    spare      False: the newest snapshot was damaged, so there is no older one behind the one that was read
+    spare      False: the newest snapshot was damaged, so no older one is left behind the one that was read
     remarks    notes and rejections to be logged and counted
     """
 
@@ -40,9 +40,9 @@ class Recovered:
 
 
 class Outbox:
-    """Queue that holds back what must not be sent yet.
+    """Queue that holds back effects that must not be carried out yet.
 
-    Whoever carries out effects makes `batch()` durable, with as many attempts as it takes, and then calls `saved()`.
+    The driver makes `batch()` durable, with as many attempts as it takes, and then calls `saved()`.
     """
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Outbox:
         return not self._waiting
 
     def again(self, effects: Sequence[Effect]) -> tuple[list[Send], list[Effect]]:
-        """Return messages to repeat at once in place of those that a save holds back, and what is left to `put`."""
+        """Return messages to repeat at once in place of those that a save holds back, and the effects left to `put`."""
         again, rest = list[Send](), list[Effect]()
         blocked = bool(self._waiting)
         for effect in effects:
@@ -76,7 +76,7 @@ class Outbox:
         return self._freed()
 
     def batch(self) -> tuple[Persist, ...]:
-        """Return what to make durable next, together: all waiting entries up to a snapshot, or one snapshot.
+        """Return the next effects to make durable together: all waiting entries up to a snapshot, or one snapshot.
 
         The result stays the same until `saved` is called; () if nothing waits.
         """

@@ -1,4 +1,4 @@
-"""Setup of a process of a peer, which stays fixed, and the groups in which it learns by one roster."""
+"""Fixed setup of a peer's process, and the groups in which the peer learns under one roster."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fedpeer.slicing.plan import Group
 
 @dataclass(frozen=True, eq=False)
 class PeerGroups:
-    """A peer's groups by one roster.
+    """A peer's groups under one roster.
 
     groups               averaging groups of this peer in which shares are exchanged, by id; `averaging`: how each
                          averages
     elsewhere            groups of other peers
     consensus_by_group   consensus groups of this peer, in which rounds are coordinated
     gossip               by group and consensus group, the settings of its averaging
-    asynchronous         those of `groups` in which shares are given while peers train, and not in rounds
+    asynchronous         ids of `groups` in which shares are given while peers train, and not in rounds
     """
 
     roster: Roster
@@ -44,12 +44,12 @@ class PeerGroups:
 
     @cached_property
     def share_peers(self) -> frozenset[str]:
-        """Ids of those of them with which this peer exchanges shares in rounds."""
+        """Ids of the peers with which this peer exchanges shares in rounds, itself included."""
         return self._members(self.groups.keys() - self.asynchronous)
 
     @cached_property
     def round_peers(self) -> frozenset[str]:
-        """Ids of those of them that have rounds in common with this peer."""
+        """Ids of the peers that have rounds in common with this one, itself included."""
         return self.share_peers | self._coordinated_peers
 
     @property
@@ -68,21 +68,21 @@ class PeerGroups:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Setup:
-    """Setup of a process of a peer; it stays fixed.
+    """Fixed setup of a peer's process.
 
     federation   settings with all defaults filled in
     contract     (32 bytes) digest of the learning contract in force; `held`: that contract, and how it came
-    peer_groups  by the roster at the start; `peer_groups_of` makes them for a later roster
+    peer_groups  groups under the roster at the start; `peer_groups_of` makes them for a later roster
     address      URL under which others reach this peer
     models       partial models that it implements
-    seeds        ids of peers that are greeted first, the others after a while or once they are known to be alive;
-                 empty: all at once
+    seeds        ids of peers that are greeted first; other peers are greeted after a while, or once they are known to
+                 be alive; empty: all at once
     nonce        drawn at this start
-    reader       reads the state that training leaves
+    reader       answers questions about the state that training leaves
     own_weights  each averaging starts anew, with the algorithm's own weights
-    secret       source of masked shares; b"": there are none
-    signed       newest known contract signed by the authority; None: there is only the file
-    unfit        returns why this peer cannot go over to the contract of this text; "": it can
+    secret       source of masked shares; b"": no masked shares
+    signed       newest known contract signed by the authority; None: only the file is known
+    unfit        returns why this peer cannot change to the contract of this text; "": it can
     earlier      rosters before that of the start, as far as its file has them
     served       whether its algorithm has a server, whose client it is
     """

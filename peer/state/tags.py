@@ -1,7 +1,7 @@
 """Names under which journal entries and their fields are stored, whatever they are called in the program.
 
-If a class or a field is renamed, its row has the old name, and what an earlier release wrote is read as before. A tag
-is never used for another kind of entry, nor a stored name for another field.
+If a class or a field is renamed, its row keeps the old name, so that files of an earlier release are read as before. A
+tag is never used for another kind of entry, nor a stored name for another field.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Schema:
 
 
 class _OpenedSchema(Schema):
-    """An `Opened` is stored flat, with the fields of all kinds of shares; those that its own kind lacks are empty."""
+    """Stored form of an `Opened`: flat, with the fields of all kinds of shares, of which other kinds' are empty."""
 
     def fields(self, value: entries.Opened) -> dict[str, Any]:
         fraction, whole, key, scale = 0.0, False, b"", 0.0

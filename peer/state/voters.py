@@ -21,7 +21,7 @@ class ConsensusGroup:
     members      ids of the peers that learn in it
     digest       (32 bytes) of what they learn; two peers with the same digest may learn together
     voter_set    from a roster to the group's voter set
-    index_D      (D,) int64 places of the group's scalars in the peer's x_n, if it averages; None: it has a server
+    index_D      (D,) int64 places of the group's scalars in the peer's x_n, if they are averaged; None: it has a server
     """
 
     members: Set[str]
@@ -31,9 +31,9 @@ class ConsensusGroup:
 
 
 def voter_set(roster: Roster, among: Collection[str] | None = None) -> VoterSet:
-    """Return the voter set of a roster: all its peers, or those `among`, with those that count for majorities.
+    """Return the voter set of a roster, of all its peers or those `among`.
 
-    If none of them is marked as a voter, all count.
+    The peers marked as voters count for majorities; if none is marked, all count.
     """
     members = frozenset(roster.by_id if among is None else roster.by_id.keys() & set(among))
     voters = frozenset(entry.id for entry in roster.entries if entry.voter and entry.id in members)

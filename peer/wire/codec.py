@@ -9,8 +9,8 @@ also declares its tail (`tails.py`).
 
 Decoding has three steps, cheap ones first, so that a server can reject before it reads on: `parse_head`,
 `parse_metadata` with what is known of the other side (the `MessagePolicy`), and `finish` with the tail. Each returns
-what it read, or a `Rejection` with a code of `rejections.py`. No bytes whatever make them raise, no memory is allocated
-by a declared length, and tensors are views of the bytes received.
+what it read, or a `Rejection` with a code of `rejections.py`. None of them raises, whatever the bytes are. No memory is
+allocated by a declared length, and tensors are views of the bytes received.
 
 Checks that need memory of earlier messages (numbers, rounds, plausibility) are the node's.
 """
@@ -63,8 +63,8 @@ _ENVELOPE_FIELDS = len(list(_ENVELOPE.elements()))
 def encode(envelope: Envelope, message: Message) -> tuple[bytes, memoryview]:
     """Return a frame of the envelope's version in two pieces: header with metadata, and tail.
 
-    The tail is a view of the message's tensor. Claims that do not fit into the metadata are left out, the last first:
-    they are sent again and again anyway. Anything else that is too large is a bug of ours.
+    The tail is a view of the message's tensor. Claims that do not fit into the metadata are left out, beginning with
+    the last: they are sent again and again anyway. Anything else that is too large is a bug of ours.
     """
     version, kind, spec = envelope.version, type(message), message.spec
     assert spoken_in(version, kind), f"version {version} has no {kind.__name__}"

@@ -2,7 +2,7 @@
 
 Two statements are signed by their author, since they are passed on: a *vote* (this term, that candidate) and an
 *acceptance* (this proposal). A majority of votes is a `LeaderCertificate`, a majority of acceptances a `Certificate`;
-both are proof to anyone who knows the roster that they name, whoever hands them over. All other messages go from one
+both are proof to any peer that knows the named roster, whichever peer passes them on. All other messages go from one
 peer to another over a link that authenticates the sender, and are not signed.
 
 A signed text begins with a tag, a version, the federation and the group; so a vote about another partial model, or a
@@ -21,11 +21,11 @@ from fedpeer.rejection import Rejection
 #: First bytes of every signed text; the number is the version of this format.
 _TAG = b"fedpeer ballot 1"
 
-#: Models that a voter may know to be durable: the last round's, the accepted proposal's, that of a new proposal, and
-#: one that is being fetched.
+#: Models that a voter may know to be durable: those of the last round, of the accepted proposal and of a new proposal,
+#: and one that is being fetched.
 MODELS_MAX = 4
 
-#: Returns the function that verifies what was signed under the roster of this number, by the keys that it names.
+#: Returns the function that verifies signatures under the roster of this number, by the keys that the roster names.
 VerifyUnder = Callable[[int], Verify]
 
 #: (author, its signature), ordered by author.
@@ -57,10 +57,10 @@ class VoterSet:
         return 2 * len(self.voters.intersection(by)) > len(self.voters)
 
     def near(self, other: VoterSet) -> bool:
-        """Return whether the two differ by at most one voter: then each majority of one meets each of the other.
+        """Return whether the two differ by at most one voter, so that each majority of one meets each of the other.
 
-        A voter with another key is another voter, which may not know what the first one promised. So the two differ by
-        two: one is gone, and one is new.
+        A voter with another key is another voter, which may not know what the first one promised. So a changed key
+        counts as two voters: one is gone, and one is new.
         """
         same_keys = all(self.keys.get(voter, key) == key for voter, key in other.keys.items())
         return len(self.voters ^ other.voters) <= 1 and same_keys
@@ -167,7 +167,7 @@ def _text(scope: Scope, kind: bytes, author: str, *fields: bytes) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class VoteRequest:
-    """Request for a vote in this term; with `pre`, the question whether it would be given (pre-vote).
+    """Request for a vote in this term; with `pre`, the question whether the vote would be given (pre-vote).
 
     `roster` is the number of the candidate's voter set, `progress` how far the candidate is.
     """
@@ -301,7 +301,7 @@ class SendConsensus:
 
 @dataclass(frozen=True, slots=True)
 class LeaderChanged:
-    """Effect: this peer knows another coordinator from now on (None: none)."""
+    """Effect: this peer's coordinator is another one from now on (None: it knows none)."""
 
     term: int
     coordinator: str | None

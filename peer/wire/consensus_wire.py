@@ -57,8 +57,8 @@ def _is_signed_if_a_vote(reply: VoteReply) -> bool:
     return bool(reply.signature) is (reply.granted and not reply.pre)
 
 
-#: Each consensus message's fields by its tag. A tag never changes, even when its class is renamed. One that is newer
-#: than its version of the wire is sent only to peers that state its capability (`versions.py`).
+#: Each consensus message's fields by its tag. A tag never changes, even when its class is renamed. A message that is
+#: newer than its version of the wire is sent only to peers that state its capability (`versions.py`).
 SAYINGS: Mapping[str, Layout] = {
     "canvass": Layout(VoteRequest, {"term": _FIRST, "pre": _FLAG, "roster": _FIRST, "progress": _PROGRESS}),
     "answer": Layout(

@@ -1,14 +1,14 @@
 """Frames on disk: values and tensors as bytes, and back. Snapshots and journal entries are frames.
 
-A frame has a fixed head, msgpack fields, raw little-endian tensors and a digest of all of it. It is read whole or not
-at all: a flipped bit, a cut, zeros and trailing bytes each raise a `FrameError` that says so. Nothing in it can become
-code, and reading allocates no more memory than the data has bytes. The caller knows what the fields mean.
+A frame has a fixed head, msgpack fields, raw little-endian tensors and a digest of all of it. It is read completely or
+not at all: a flipped bit, a cut, zeros and trailing bytes each raise a `FrameError` that says so. Nothing in a frame
+can become code, and reading allocates no more memory than the data has bytes. The caller knows what the fields mean.
 
     magic 4 | version u16 | reserved u16 | metadata length u32 | tensors length u64 | metadata | tensors | digest 16
 
 Metadata is [kind, fields, [[name, dtype, shape], ...]]; the tensors follow in that order, one directly after the other.
-The digest shows damage and no intent, for which a key would be needed; so it is a fast one, XXH3 with 128 bits. Frames
-of version 1 have BLAKE2b.
+The digest detects damage but not forgery, for which a key would be needed; so it is a fast one, XXH3 with 128 bits.
+Frames of version 1 have BLAKE2b.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class FrameNewerError(FrameError):
 
 
 def pack(fields: object) -> bytes:
-    """Return as msgpack: None, bool, int, float, str, bytes, or tuples, lists and dicts (with str keys) of them."""
+    """Return a value as msgpack: None, bool, int, float, str, bytes; tuples, lists, dicts (with str keys) of them."""
     return bytes(msgpack.packb(fields, use_bin_type=True))
 
 
@@ -66,7 +66,7 @@ def unpack(data: Bytes, *, str_max: int, bin_max: int, array_max: int, map_max: 
             data, raw=False, use_list=False, strict_map_key=True, max_ext_len=0,
             max_str_len=str_max, max_bin_len=bin_max, max_array_len=array_max, max_map_len=map_max,
         )  # fmt: skip
-    except (ValueError, msgpack.UnpackException) as error:  # the first: limits, UTF-8, depth, a cut; all by msgpack
+    except (ValueError, msgpack.UnpackException) as error:  # ValueError: limits, UTF-8, depth, a cut
         raise FrameError(f"not msgpack within the limits: {type(error).__name__}") from error
 
 

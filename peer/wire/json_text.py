@@ -1,7 +1,7 @@
 """Untrusted JSON: its nesting depth is checked before it is parsed.
 
 A text that nests a thousand levels deep parses, and then breaks every recursive function that walks through the result
-(comparison, writing it again). Our own files nest a few levels, so a bound costs nobody anything.
+(comparison, writing it again). Our own files nest a few levels, so the bound has no cost.
 """
 
 from __future__ import annotations

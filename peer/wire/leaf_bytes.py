@@ -1,8 +1,8 @@
 """States of an algorithm with a server as bytes, and back: for messages, committed rounds and the disk.
 
-A `LeafForm` knows the names, shapes and types of the leaves of one kind of state (`algorithms/leaves.py`), from a state
-of that kind. The bytes are the leaves one directly after the other, little-endian, so their number is known beforehand
-and none of them has to be trusted.
+A `LeafForm` takes the names, shapes and types of the leaves (`algorithms/leaves.py`) from any state of its kind. The
+bytes are the leaves one directly after the other, little-endian, so their number is known beforehand and none of them
+has to be trusted.
 
 The *content* that a committed round names is what every peer must know of a finished round: for each client the last
 round in which its update counted, then the server's leaves. So a peer that was away for many rounds still learns

@@ -1,7 +1,7 @@
 """Groups that a coordinator averages: a member's update and the mean as bytes.
 
 Sums are taken in float64 in the order of ids, and the mean is sent as float32 like the parameters, so it is the same
-whoever coordinates.
+whichever peer coordinates.
 
     an update: weight f64 | values f32, D of them          a mean: values f32, D of them          all little-endian
 """

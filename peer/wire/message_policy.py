@@ -1,4 +1,4 @@
-"""Message policy: what the checks before the tail is read need to know of the sender, the groups and ourselves.
+"""Message policy: what the checks before a tail is read need to know of the sender, the groups and this peer.
 
 Nothing here depends on earlier messages; `message_spec.py` has the checks, and `admission.py` makes the policy from the
 state of a running peer.
@@ -63,10 +63,10 @@ class MessagePolicy:
 
     federation           (16 bytes) our federation
     me, incarnation      our own
-    other                sender by its certificate; None without certificates (plain HTTP): then the envelope's counts
+    other                sender by its certificate; None without certificates (plain HTTP): the envelope's sender counts
     peers                all peers in the roster
-    groups               every averaging group of the federation by id, also those that we are not in
-    consensus_by_group   every consensus group by group, also those that we are not in; empty without coordinators
+    groups               every averaging group of the federation by id, including groups without this peer
+    consensus_by_group   every consensus group by group, including those without this peer; empty without coordinators
     version              of the wire, for answers
     """
 

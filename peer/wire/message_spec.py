@@ -38,7 +38,7 @@ When = Literal["handshake", "any time", "met", "channel"]
 About = Literal["nothing", "group", "consensus group", "either group"]
 #: Buffers for tails that have arrived and are not processed yet, for each sender and group.
 #:
-#: kept      those of a channel's window, which are kept for the next transfers
+#: kept      buffers for a channel's window, which are kept for the next transfers
 #: several   as many as a coordinator sends at once (`ballots_waiting`)
 #: one       a single one (`large_waiting`)
 _Buffers = Literal["kept", "several", "one"]

@@ -115,10 +115,9 @@ _Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelState:
-    """Memory that the sender of a Hello has of the two channels between it and the recipient in one group.
+    """What the sender of a Hello remembers of the two channels between it and the recipient in one group.
 
-    made, acked                 highest number of its own transfers to the recipient that it made, and that it knows
-                                to be taken
+    made, acked                 highest numbers of its own transfers to the recipient: made, and known to be taken
     taken                       highest number of the recipient's transfers that it took
     made_weight, taken_weight   sums of the push-sum weights of all transfers made, and of all taken
     """
@@ -139,22 +138,22 @@ class Hello:
 
     generation, nonce   number of this start of the process, and a number drawn at it: the pair distinguishes two
                         living processes with one identity, and the larger pair wins
-    known_generation    of the recipient, as the sender knows it; 0: not known
+    known_generation    generation of the recipient, as the sender knows it; 0: not known
     contract            (32 bytes) digest of the federation file's learning contract
     groups              id and (32 bytes) digest of each group that both are members of, as the sender sees it
     channels            one for each of these groups, with the recipient's incarnation that the envelope names
-    round               that the sender is in
+    round               round that the sender is in
     begun               whether the sender has begun to learn
     roster              number of the sender's roster
     answer              whether this answers a Hello (and wants none back)
     left                whether the sender has handed everything over and leaves: it takes nothing beyond what
-                        `channels` say
-    capabilities        names of what it can do beyond its version of the wire
+                        `channels` state
+    capabilities        names of its capabilities beyond its version of the wire
     signature           (64 bytes) by the sender, of its incarnation, generation and nonce (`gossip/proofs.py`); b"":
                         not signed
-    before              by group, the net weight received from the recipient's earlier incarnations: what came from
-                        them less what went to them (`gossip/weight_limits.py`); groups where it is 0 are left out,
-                        and those with least, if there is no room for all
+    before              by group, the net weight received from the recipient's earlier incarnations: weight that came
+                        from them less weight that went to them (`gossip/weight_limits.py`); groups where it is 0 are
+                        left out, and the groups with the least weight if there is no room for all
     """
 
     spec: ClassVar = MessageSpec(number=1, when="handshake")
@@ -218,7 +217,7 @@ class Transfer:
 class Ack:
     """Acknowledgement of all transfers of a group up to number `taken`: they are durable.
 
-    round       that the sender is in
+    round       round that the sender is in
     total       sum of the weights of these transfers
     signature   (64 bytes) by the sender, of number and total; b"": not signed
     """
@@ -234,7 +233,7 @@ class Ack:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ping:
-    """Question whether the recipient is alive; carries claims of membership (SWIM's piggybacking)."""
+    """Question whether the recipient is alive; carries membership claims (SWIM's piggybacking)."""
 
     spec: ClassVar = MessageSpec(number=5, when="any time")
 
@@ -309,7 +308,7 @@ class RosterNews:
 class RejectMessage:
     """Answer to a message that was not accepted.
 
-    code     of `rejections.py`
+    code     one of `rejections.py`
     group    of a rejected transfer, else ""
     seq      number of a rejected transfer, else 0
     text     a sentence for the recipient's log
@@ -330,7 +329,7 @@ class Reminder:
     """Statements that the recipient signed itself and no longer reports in its Hello (`reminders.py`).
 
     generation   proof of a start of its process
-    channels     proofs of how far it was on channels between the two peers
+    channels     proofs of its progress on channels between the two peers
     """
 
     spec: ClassVar = MessageSpec(number=16, since=2, when="handshake")
@@ -367,7 +366,7 @@ class Update:
     digest    (32 bytes) BLAKE2b-256 of `content`; checked
     content   the tail: the update's leaves in the order of the algorithm's template, little-endian, one directly after
               the other. On the wire its zeros may be packed (`sparse_words.py`).
-    fault     what is wrong with the numbers in it. Such an update is a message all the same: the coordinator that
+    fault     what is wrong with its numbers. Such an update is still a valid message, so that the coordinator that
               gathers the round's updates no longer waits for its sender.
     """
 

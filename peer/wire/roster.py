@@ -1,9 +1,9 @@
 """Rosters: the numbered list of a federation's peers and their keys, signed by the federation's authority.
 
-A roster is passed on from peer to peer and from disk to disk, so it carries its own proof: whoever brings it, the
+A roster is passed on from peer to peer and from disk to disk, so it carries its own proof: whichever peer sends it, the
 signature shows that the authority wrote it, and the highest number wins. A roster has exactly one encoding in bytes;
-any other is rejected, so no bit can differ in one that is accepted. The same form of signature (`statement`) is used
-for everything else that is relayed about third parties.
+any other is rejected, so an accepted roster has the same bits everywhere. The same form of signature (`statement`) is
+used for everything else that is relayed about third parties.
 
 Pure: keys and bytes come in as arguments; files and certificates are in `peer/runtime/identity.py`.
 """
@@ -253,7 +253,7 @@ def _body(roster: Roster) -> dict[str, object]:
 def _parsed(data: Any) -> Roster:
     """Return the roster in parsed JSON; wrong types raise ValueError, TypeError or KeyError.
 
-    Another encoding of the same roster shows in the caller's comparison.
+    The caller's comparison finds another encoding of the same roster.
     """
     entries = tuple(
         Entry(
@@ -282,7 +282,7 @@ def _typed(value: Any, kind: type) -> Any:
 
 
 def _check(roster: Roster) -> None:
-    """Raise RosterError if the roster is inconsistent, whoever made it (C06: two peers with one id, key or address)."""
+    """Raise RosterError if a roster, signed or not, is inconsistent (C06: two peers with one id, key or address)."""
     entries, keys = roster.entries, [entry.key for entry in roster.entries]
     names = [roster.federation, *(name for entry in entries for name in entry.models or ())]
     wrong = [f'"{name[:40]}" is not a name of 1 to {NAME_LETTERS_MAX} letters' for name in names if not _is_name(name)]

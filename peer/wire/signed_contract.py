@@ -1,8 +1,8 @@
 """Signed contracts: the next contract of a running federation, numbered and signed by its authority like a roster.
 
-Whoever brings it, the signature shows that the authority wrote it, and the highest number wins. It is in force from a
-round on: peers that keep step with others switch when they begin that round, or a later one if they receive it too
-late.
+Whichever peer sends it, the signature shows that the authority wrote it, and the highest number wins. It is in force
+from a round on: peers that keep step with others switch when they begin that round, or a later one if they receive the
+contract too late.
 
 Pure: keys and bytes come in as arguments.
 """
@@ -29,7 +29,7 @@ class SignedContract:
 
     authority   (32 bytes) public key of the authority that signed it
     number      1, 2, ...; 0 is the file with which the federation began
-    starts      round from which it is in force
+    starts      first round in which it is in force
     text        its canonical text (`contract.text_of`)
     signature   (64 bytes) by the authority; b"": not signed yet
     """

@@ -230,7 +230,7 @@ class Many(WireType):
     """At most `most` values of one type.
 
     named   returns the name of a value; names must be unique
-    spare   values that do not fit into the metadata are left out, the last first
+    spare   values that do not fit into the metadata are left out, beginning with the last
     """
 
     of: WireType
@@ -298,9 +298,9 @@ class Since:
 
 @dataclass(frozen=True)
 class NotInMetadata:
-    """A field outside the metadata: it is in the header, or it is the tail or follows from it.
+    """A field outside the metadata: it is in the header, or it is the tail or follows from the tail.
 
-    until   its value until the tail is read; None: it has none before
+    until   its value before the tail is read; None: it has none
     """
 
     until: Any = None
