@@ -40,6 +40,9 @@ def run_simulation(
     stop = threading.Event()
     if not quiet:
         console.print("loading data and network ...", style="dim", highlight=False)
+    from fedpeer.sims.vector.fork_server import start_early
+
+    start_early(request)
     from fedpeer.cli.simulate_options import OptionNames
     from fedpeer.sims.prepare import prepare_simulation  # imports torch, which takes a second
     from fedpeer.sims.simulate import run_prepared

@@ -39,6 +39,7 @@ from fedpeer.sims.results import Results
 from fedpeer.sims.simulate import OnEvent
 from fedpeer.sims.simulate import run_prepared as carry_out
 from fedpeer.sims.tracked import tracked
+from fedpeer.sims.vector.fork_server import start_early
 
 #: Arguments that replace settings of the federation.
 _ARGUMENTS: Mapping[str, tuple[str, ...]] = {
@@ -136,6 +137,7 @@ def simulate(
     if dataset is not None:  # treated like a user's own file
         own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
         request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
+    start_early(request)
     simulation = prepare_simulation(request, dataset=dataset, module=module, code=code)
     if resume is None:
         run = begin_record(Path(arguments.out), simulation, shlex.join(sys.argv), objects)

@@ -224,14 +224,24 @@ def _card(world: World, holdings: Mapping[str, PeerExamples]) -> Card:
 
 
 def describe_run(run: RunFolder, simulation: Simulation) -> None:
-    """Record what the report draws: the split; slices and graphs of the first method that slices, or else averages."""
+    """Record what the report draws: the split, and the slices of the first method that slices, or else averages."""
     run.describe("split", split_summary(simulation.dataset, simulation.world.split))
+    for method in _drawn_methods(simulation):
+        described = describe_slices(simulation.plans[method], simulation.world.networks)
+        run.describe("plan", {"method": method, **described.to_json(), "svg": slices_svg(described)})
+
+
+def describe_graphs(run: RunFolder, simulation: Simulation) -> None:
+    """Record the graphs of the same method. Laying them out takes longer than a short round, so runs do it last."""
+    for method in _drawn_methods(simulation):
+        run.describe("graphs", {"groups": _graphs(simulation.plans[method], simulation)})
+
+
+def _drawn_methods(simulation: Simulation) -> list[str]:
+    """Return the method whose slices and graphs the report draws, if any averages."""
     shared = {method: plan for method, plan in simulation.plans.items() if plan.groups}
     sliced = [method for method, plan in shared.items() if any(len(plan.local[peer]) for peer in plan.peers)]
-    for method in [*sliced, *shared][:1]:
-        described = describe_slices(shared[method], simulation.world.networks)
-        run.describe("plan", {"method": method, **described.to_json(), "svg": slices_svg(described)})
-        run.describe("graphs", {"groups": _graphs(shared[method], simulation)})
+    return [*sliced, *shared][:1]
 
 
 def describe_relations(run: RunFolder, engine: Engine, world: World, method: str) -> None:

@@ -27,8 +27,6 @@ from fedpeer.sims.engine import Engine
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
 from fedpeer.sims.footprint import footprint, footprint_text
 from fedpeer.sims.memory import engine_of, workspace_of
-from fedpeer.sims.network.engine import NetworkEngine
-from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.request import SimulationRequest, cores
 from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.vector.clustering_engine import ClusteringEngine
@@ -123,6 +121,7 @@ def run_prepared(
                     _finish(_Stage(simulation, cluster, run, on_event, stop), cell, _of_cell(checkpoint, cell))
         except Stopped:
             status = "interrupted"
+    record.describe_graphs(run, simulation)
     if status == "finished":
         shutil.rmtree(run.path / record.CELLS, ignore_errors=True)
     summary = record.run_summary(run, simulation)
@@ -306,8 +305,12 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
 
                 engine = PooledLinearEngine(*options, *linear, stop=stop)
         case "network":
+            from fedpeer.sims.network.engine import NetworkEngine  # real peers' code, which no other engine needs
+
             engine = NetworkEngine(world, method, faults=simulation.faults, stop=stop)
         case "processes":
+            from fedpeer.sims.processes.engine import ProcessesEngine
+
             engine = ProcessesEngine(
                 world,
                 method,

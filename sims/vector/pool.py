@@ -7,7 +7,6 @@ thread each, and receive tasks one at a time over a pipe. They ignore Ctrl-C; th
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
 import sys
 import threading
 from collections import deque
@@ -22,6 +21,7 @@ import numpy as np
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.vector import worker as worker_process
 from fedpeer.sims.vector.by_value import ByValue
+from fedpeer.sims.vector.fork_server import worker_context
 from fedpeer.sims.vector.tasks import Mixing, Task
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
@@ -78,12 +78,8 @@ class WorkerPool:
         replaced: Callable[[str, str], None],
         stop: threading.Event,
     ) -> None:
-        self._context = multiprocessing.get_context("spawn" if sys.platform == "win32" else "forkserver")
-        if sys.platform != "win32":
-            closed = all(each.way in ("single sample", "stack") for each in job.networks)
-            self._context.set_forkserver_preload(
-                ["fedpeer.sims.vector." + ("preload" if closed else "preload_autograd")]
-            )
+        closed = all(each.way in ("single sample", "stack") for each in job.networks)
+        self._context = worker_context(autograd=not closed)
         self._job, self._handles, self._replaced, self._stop = job, handles, replaced, stop
         self._mixing: dict[str, Mixing] = {}
         self._reason = ""
