@@ -36,7 +36,7 @@ class Draws:
 
 
 def branch(key: int, number: int) -> int:
-    """Return the key of part `number` of a piece of work whose parts must not draw the same numbers."""
+    """Return the key of part `number` of a task whose parts must not draw the same numbers."""
     return Draws(key).key("part", round=number)
 
 
@@ -49,7 +49,8 @@ def guarded(key: int) -> Iterator[None]:
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        # Not `torch.manual_seed`: for each kind of device that is not there it formats the stack, for a millisecond.
+        # Not `torch.manual_seed`: for each kind of device that is absent it formats the stack, which takes a
+        # millisecond.
         torch.default_generator.manual_seed(key >> 65)
         if devices:
             torch.cuda.manual_seed_all(key >> 65)

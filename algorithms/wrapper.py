@@ -1,4 +1,4 @@
-"""An algorithm with a server around another one, which it changes in one respect and leaves alone in all others."""
+"""A wrapper of an algorithm with a server, which changes the algorithm in one respect only."""
 
 from __future__ import annotations
 
