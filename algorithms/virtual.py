@@ -6,8 +6,8 @@ its old one, the delta, is what the client has learnt. Deltas are multiplied int
 factors and is not multiplied in again.
 
 Damping and pruning change the delta, and the client stores exactly what it sent; otherwise the server would no longer
-be the product, and the next cavity would be meaningless. The posterior is trained as (mu, rho), so it is always
-a distribution; factors and deltas are derived from it, and their precisions may have any sign. A named rule
+be the product, and the next cavity would be meaningless. The posterior is trained as (mu, rho), so it is always a
+distribution; factors and deltas are derived from it, and their precisions may have any sign. A named rule
 (`Positivity`) keeps the server's precision positive. It returns for each coordinate which part of the deltas was taken,
 so that clients can store the same part.
 

@@ -1,8 +1,8 @@
 """The relations of the tasks as one setting: the first coupling, and the next one from the weights.
 
 The objective is  sum of losses + lam/2 tr(W^T Omega W) + ridge |W|^2.  Each name has its own Omega, learned or not, and
-only the coupling M (T, T) of Omega is used (`omega`). Two names are baselines: `local`, where no task knows of
-another, and `global`, where one model serves all tasks: the limit of an ever stronger pull of the models to their mean.
+only the coupling M (T, T) of Omega is used (`omega`). Two names are baselines: `local`, where no task knows of another,
+and `global`, where one model serves all tasks: the limit of an ever stronger pull of the models to their mean.
 """
 
 from __future__ import annotations
