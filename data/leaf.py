@@ -41,7 +41,7 @@ MNIST_BY_WRITER = DatasetSource(
 )
 
 _CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-#: Lower-case letters that NIST's "by merge" hierarchy counts as their capitals, which look the same.
+#: Lower-case letters that NIST's "by merge" hierarchy counts as capitals, since both look the same.
 _MERGED = "cijklmopsuvwxyz"
 
 
@@ -117,7 +117,7 @@ def read_folder(folder: Path) -> Iterator[LeafUser]:
     """Yield all users of `folder`/train and then `folder`/test, file by file in the order of their names.
 
     Raises:
-        DataError: there is no file, or one is not in LEAF's layout; the message names the file.
+        DataError: there is no file, or a file is not in LEAF's layout; the message names the file.
     """
     for part in ("train", "test"):
         files = sorted([*(folder / part).glob("*.json"), *(folder / part).glob("*.json.gz")])
