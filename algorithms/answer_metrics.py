@@ -1,4 +1,4 @@
-"""Metrics of a model's answers on one peer's test part, beside its score and its loss.
+"""Metrics of a model's answers on one peer's test part, in addition to its score and its loss.
 
 scikit-learn and torchmetrics compute them; both are imported when a metric is asked for, since that takes a second. A
 metric is a function of targets and answers:

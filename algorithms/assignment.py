@@ -96,8 +96,9 @@ def similar_peers(
         after: rounds before the groups are formed, >= 1; default 20.
         kept_back: share of each peer's training examples kept for the trials, in (0, 0.5]; default 0.25.
         sketch: numbers in a sketch, 16 to 1,000,000, two bytes each; default 1024.
-        by: what is compared: `updates` of what all average, or how the model's own weights have changed from the
-            network's `inputs` (who sees alike) or into its `outputs` (who calls alike); default updates.
+        by: basis of the comparison: `updates` of the slice that all average, or changes of the model's own weights from
+            the network's `inputs` (peers with similar inputs) or into its `outputs` (peers with similar labels);
+            default updates.
         groups: number of groups, by inputs or outputs; default 0, as many as the sketches show.
 
     Raises:
@@ -163,7 +164,7 @@ def second_moments(change_RC: Floats) -> Floats:
 
 
 def moments_in_parts(change_RC: Floats) -> Floats:
-    """Return the `second_moments` of every fourth neuron's changes, (K, C * C); those of all neurons are their sum.
+    """Return the `second_moments` of every fourth neuron's changes, (K, C * C); their sum is that of all neurons.
 
     K is 4, or the number of neurons R if that is less.
     """
@@ -284,7 +285,7 @@ def _best_cut(sketch_PS: NDArray[np.float16]) -> tuple[int, float]:
 
 
 def _evidence(apart_PP: Floats, label_P: NDArray[np.int64]) -> float:
-    """Return the log-likelihood of the distances under these groups, up to a constant, less what the groups cost.
+    """Return the log-likelihood of the distances under these groups, up to a constant, less the cost of the groups.
 
     Distances within a group, and between two, are normal with a mean of their own, and all have one variance
     (Mariadassou et al. 2010). Each mean costs half the logarithm of the number of distances (Schwarz 1978), and each

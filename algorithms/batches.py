@@ -98,7 +98,7 @@ class Batches:
     number    () or (B,) int64: number of each peer, 0, 1, ... in the order of their ids, as clients of a server are
               numbered; None if the algorithm does not use it
     round     number of the round, >= 1; default 1
-    class_weight   (C,) or (B, C) weight of each class in the loss; None (default): all examples count alike
+    class_weight   (C,) or (B, C) weight of each class in the loss; None (default): equal weights
     """
 
     x_NF: Tensor
@@ -131,7 +131,7 @@ class Batches:
         return self.y.select(self.index.dim() - 2, step)
 
     def weights(self, step: int) -> Tensor | None:
-        """Return the weight of each example of one step in the loss, (..., b); None: all count alike."""
+        """Return the weight of each example of one step in the loss, (..., b); None: equal weights."""
         return None if self.class_weight is None else self.class_weight.gather(-1, self.targets(step))
 
     def taking(self, steps: Sequence[int]) -> Batches:

@@ -9,8 +9,8 @@ with the divergence's slopes in closed form. Stacks of linear layers under plain
 (`bayesian_stack`); everything else takes autograd on a `networks.bayesian` network, one client after the other. Both
 ask for the same noise in the same order, so that a test can compare them.
 
-It is the average of losses, like the expected log-likelihood of a free energy (VIRTUAL 2019 and 2021, eq. 3), and not
-the loss of an average prediction.
+Losses are averaged over the draws, as in the expected log-likelihood of a free energy (VIRTUAL 2019 and 2021, eq. 3);
+it is not the loss of an average prediction.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ One round of one peer is one call:
 
 The same code trains one peer and a block of peers: every tensor may have leading dimensions, (n,) for one peer and
 (B, n) for a block of B; `...` in a shape stands for either. n is the length of a peer's flat parameter vector. The
-functions do no IO and draw random numbers from `keys` only; they do not know who averages with whom, which peers
+functions do no IO and draw random numbers from `keys` only; they do not know which peers average together, which peers
 answered, or how messages travel.
 
 Examples, simplest first: `local_training.py` (average the model), `gradient_tracking.py` (average two vectors),
@@ -53,7 +53,7 @@ Sent = TypeVar("Sent", covariant=True)
 #:   partial models       the federation's partial models, slice by slice
 #:   everything           the whole network, among all peers
 #:   own models           partial models that the algorithm defines itself (`Method.models`)
-#:   with a coordinator   what clients send to a server
+#:   with a coordinator   the updates that clients send to a server
 #:   the data             all examples, in one place
 Sharing = Literal["nothing", "partial models", "everything", "own models", "with a coordinator", "the data"]
 
@@ -62,7 +62,7 @@ Sharing = Literal["nothing", "partial models", "everything", "own models", "with
 class Method:
     """Sharing of an algorithm with given settings, known before there are data and a network.
 
-    sharing       what is shared, and among whom; see `Sharing`
+    sharing       what is shared, and among which peers; see `Sharing`
     cross_model   whether weights between unrelated partial models are averaged too; default False (Bouchra Pilet, Frey,
                   Taiani 2021, Algorithm 2)
     models        with "own models": network -> the partial models that the algorithm shares; else None

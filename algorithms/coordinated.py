@@ -53,7 +53,7 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
                       private (`private.py`)
     fixed_clients     whether the server's state has a place for each client, so that no client can join or leave for
                       good; default False
-    numbered          name of the update's leaf that is the client's number; "" (default) where there is none
+    numbered          name of the update's leaf that is the client's number; "" (default): no such leaf
     takes_mean        whether `close` uses the context's mean of the updates, so that another rule can replace it;
                       default True
     """
@@ -146,7 +146,7 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
         return None
 
     def server_model(self, server: Server) -> Tensor | None:
-        """Return the model that the server would give to a newcomer (S, GM), (n,); None where there is none."""
+        """Return the model that the server would give to a newcomer (S, GM), (n,), or None."""
         ...
 
     def personal_model(self, client: Client) -> Tensor:

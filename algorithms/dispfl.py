@@ -5,8 +5,8 @@ rate lr, gradients g, and alpha(t) = alpha/2 (1 + cos(pi t / T)) in round t = 0,
 
     x <- m * W(m' x) / W m'          only peers that had a weight count in its average; 0 where none had it
     x <- x - lr m * g(x)             the local steps
-    m' = m,   m <- pruned and grown  in each tensor: out goes the part alpha(t) of the kept weights that is smallest in
-                                     magnitude, in come as many others, those of the largest gradient
+    m' = m,   m <- pruned and grown  in each tensor the fraction alpha(t) of the kept weights with the smallest
+                                     magnitude is dropped, and as many others with the largest gradient are added
 
 The two averages are two averaged vectors, m' x and m', so the ratio is exact for each weight, whatever the matrix. The
 price is that twice the numbers of a whole model travel: in these encodings a zero takes as many bytes as any other

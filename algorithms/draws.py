@@ -45,7 +45,7 @@ def guarded(key: int) -> Iterator[None]:
     """Seed torch's global generator from `key` inside, and restore it afterwards.
 
     For library code that draws from it (`nn.Dropout`, the modules' own initialization): the one exception to "nothing
-    seeds a global generator". CUDA devices have generators of their own, which are seeded and restored likewise.
+    seeds a global generator". CUDA devices have their own generators, which are seeded and restored in the same way.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):

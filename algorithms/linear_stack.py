@@ -103,7 +103,7 @@ def recognise(module: nn.Module) -> tuple[Layer, ...] | None:
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Return whether something (spectral normalisation, a user's hook) changes what a forward pass computes."""
+    """Return whether a hook (spectral normalisation's, a user's) changes the result of a forward pass."""
     return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 

@@ -38,7 +38,7 @@ class Loss:
     delta      delta(z_...BC, y_...B) -> d(sum over the batch)/dz, (..., B, C): divide by B for the gradient of `value`;
                None: there is no closed form
     task       the task of the data sets that it is for
-    code       for the compiled single-sample loop; -1: there is none for this loss
+    code       number of the loss in the compiled single-sample loop; -1: not in it
     sigmoids   whether its outputs are independent, so that one output is enough for two classes; default False
     each       each(z_...BC, y_...B) -> (..., B): the loss of each example, of which `value` is the mean; default None:
                examples of this loss have no weights
@@ -73,7 +73,7 @@ class Loss:
         return self.task != "regression"
 
     def mean(self, z: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        """Return the mean over the batch, (...), weighted by (..., B) > 0; None: all examples count alike."""
+        """Return the mean over the batch, (...), weighted by (..., B) > 0; None: equal weights."""
         if weight is None:
             return self.value(z, y)
         assert self.each is not None, f"{self.name} has no weights"

@@ -114,7 +114,7 @@ class Mapped:
         return StateLayout(entries, sum(torch.Size(shape).numel() for _, _, shape in entries))
 
     def _columns(self, s_Bk: Tensor) -> Tensor:
-        """Return one row as `_block_state` lays it out, from one row a peer (B, k); they share a step count."""
+        """Return one row as `_block_state` lays it out, from one row a peer (B, k); peers share a step count."""
         pieces, at = [], 0
         for _, _, shape in self._state.entries:
             length = torch.Size(shape).numel()

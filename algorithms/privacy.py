@@ -1,4 +1,4 @@
-"""Differential privacy of what clients send: the settings, and the guarantee they give. The noise is in `private.py`.
+"""Differential privacy of clients' updates: the settings and their guarantee. The noise is in `private.py`.
 
 The unit of privacy is a client: an observer of the released numbers cannot tell whether a client's data was used in a
 round or the client sent no change at all (zero-out adjacency; Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, Practical
@@ -113,8 +113,8 @@ def epsilon(*, rounds: int, noise: float, delta: float, participation: float = 1
         delta: in (0, 1).
         participation: probability that a client takes part in a round, if the observer does not know whether it did. In
             a federation all members know who takes part (`CoordinatedAlgorithm.participants`), so against them it is 1
-            and `rounds` are the client's own; below 1 it is for outsiders who see nothing but models. Clients are
-            assumed to be drawn independently of one another.
+            and `rounds` are the client's own; below 1 it is for outsiders who see only models. Clients are assumed to
+            be drawn independently of one another.
 
     Raises:
         PrivacyError: a number is out of its range, or Opacus is needed and not installed.

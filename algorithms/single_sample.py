@@ -6,7 +6,7 @@ same as in `linear_stack.train_stack` with a batch of one.
 
 Where most inputs are zero, as in images with a dark background, weights that read a zero neither add to a sum nor
 change. The first layer is then transposed once, so that the weights of an input are adjacent, and the weights of zeros
-are not touched. That takes a third of the time on MNIST, where a fifth of the pixels are not zero. `python -m
+are not touched. A step then takes a third of the time on MNIST, where a fifth of the pixels are not zero. `python -m
 benchmarks.run --only single_sample` measures both.
 """
 

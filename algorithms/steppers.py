@@ -5,7 +5,7 @@
 - `Mapped`: any network for which `vmap` gives the loop's numbers (a probe decides), elementwise optimizers: one program
   for a block of peers;
 - `Loop`: any module and any optimizer, one peer after the other, with autograd;
-- `OwnRule`: a module with its own learning rule and without gradients, which none of the others could train.
+- `OwnRule`: a module with its own learning rule and without gradients, which no other stepper could train.
 
 Each takes a block of peers: parameters x_Bn (parameters first, then averaged buffers), optimizer state s_Bk, and the
 batches of the round. It changes x_Bn and s_Bk in place, and keeps no state between calls.
@@ -106,7 +106,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class SingleSample(Stack):
-    """One compiled loop; see `single_sample`. It cannot add to gradients, so corrected steps are those of `Stack`."""
+    """One compiled loop; see `single_sample`. It cannot add to gradients, so `Stack` takes corrected steps."""
 
     def train(
         self,

@@ -17,7 +17,7 @@ Inner = CoordinatedAlgorithm[Any, Any, Any, Any]
 
 
 class Wrapper(CoordinatedAlgorithm[Any, Any, Any, Any]):
-    """An algorithm that does what its inner algorithm does."""
+    """An algorithm that passes all calls to its inner algorithm."""
 
     def __init__(self, inner: Inner) -> None:
         self.inner = inner

@@ -40,10 +40,10 @@ class End:
     """One peer with server, links and carrier, like a real peer; it drops all messages that arrive.
 
     me         its id
-    folder     has its keys
+    folder     the folder with its keys
     public     the keys of all peers
     length     numbers of the longest slice
-    outbound   it opens all connections at once, whatever its id
+    outbound   whether it opens all connections at once, whatever its id
     """
 
     def __init__(

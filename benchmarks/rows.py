@@ -21,8 +21,8 @@ from benchmarks.measure import Ratio, ratio_of_medians
 class Row:
     """One measurement.
 
-    ours, floor   medians in `unit`; no floor where the target is for `ours` itself
-    ratio         ours to floor; a target with a ratio is for the ratio
+    ours, floor   medians in `unit`; no floor if the target is for `ours` itself
+    ratio         ours to floor; with a ratio, the target is for the ratio
     """
 
     name: str
@@ -34,7 +34,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """The row's verdict: a ratio misses its target only if its whole interval is above."""
+        """Verdict of the row: a ratio misses its target only if its whole interval is above."""
         if self.target is None:
             return ""
         least = self.ours if self.ratio is None else self.ratio.low

@@ -68,7 +68,7 @@ class Costs:
     roster       bytes of its file
     meeting      of one peer, until all have met
     membership   of one peer in a second
-    death        seconds until all know that somebody was killed
+    death        seconds until all peers know that a peer was killed
     beats        of the coordinator in a second, while all others train
     upward, downward   bytes that the coordinator is sent in a round, and sends, of updates and models
     """

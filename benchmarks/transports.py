@@ -218,8 +218,7 @@ class Fedpeer:
         self._links = self._loop.run_until_complete(self._opened())
 
     async def _opened(self) -> PeerLinks:
-        """Return links. With TLS the peers share a connection for both directions, like real peers, from the first
-        slice."""
+        """Return links. With TLS, as between real peers, the first slice opens a connection for both directions."""
 
         async def receive(certificate: bytes, length: int, chunks: Chunks) -> bytes:
             raise AssertionError("the receiver sends answers only")

@@ -74,7 +74,7 @@ def mnist_by_writer(*, shape: Shape = "flat") -> Dataset:
 
 
 def _images(source: DatasetSource, classes: tuple[str, ...], number_C: NDArray[np.int64], shape: Shape) -> Dataset:
-    """Load images whose class c in the files becomes class number_C[c]; -1: left out."""
+    """Load images; class c in the files becomes class number_C[c], and is left out if that is -1."""
     folder = store.fetch(source, source.files[0])
     x: list[NDArray[np.float32]] = []
     y: list[NDArray[np.int64]] = []

@@ -42,7 +42,7 @@ class TensorSpec:
     name         dotted name in the module
     offset       index of its first scalar in the flat vector
     module       the module that holds it; if it is unsliceable, the module that can only be owned whole
-    unsliceable  the reason why tracing found no neurons for its scalars; empty if it did
+    unsliceable  the reason why tracing found no neurons for its scalars; empty if it found them
     """
 
     name: str
@@ -140,7 +140,7 @@ class NetworkMap:
         return index[name]
 
     def matching_parts(self, pattern: str) -> tuple[int, ...]:
-        """Return the indices of the parts whose names match that pattern, such as "*.lora_A".
+        """Return the indices of the parts whose names match a pattern, such as "*.lora_A".
 
         Raises:
             SlicingError: there is none.
@@ -152,7 +152,7 @@ class NetworkMap:
         return found
 
     def matching_tensors(self, pattern: str) -> tuple[int, ...]:
-        """Return the indices of the tensors with that name, or whose names match that pattern, such as "*.bias".
+        """Return the indices of the tensors with this name, or whose names match this pattern, such as "*.bias".
 
         Raises:
             SlicingError: there is none.

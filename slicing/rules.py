@@ -44,7 +44,7 @@ def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
 def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
     """Reduce positions of the same neuron, by a mean for example, which keeps the neuron.
 
-    If the neurons differ, the result is a statistic with neurons of its own; exchanging the neurons does not change it.
+    If the neurons differ, the result is a statistic with its own neurons; exchanging the neurons does not change it.
     """
     if not isinstance(input, Neurons):
         raise MixedError("it is used in a way that slicing does not support")

@@ -65,8 +65,8 @@ class TracedCall:
 
     builder  the network's map so far
     name     name of the part that it produces: the path of the module, or the operation's name
-    value    its result; of an assignment, the tensor that was written into
-    args     its arguments themselves, where their shadows do not say enough (a mask)
+    value    its result; for an assignment, the tensor that was written into
+    args     its arguments themselves, which rules need where shadows do not suffice (a mask)
     """
 
     builder: NetworkMapBuilder

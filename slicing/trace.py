@@ -50,7 +50,7 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
             builder.spoil(_under(builder, path), "its parameters are computed from others", path)
     follower = _Follower(module, builder)
     example = example_input[:1].cpu()
-    # A forward pass that draws random numbers must not change those of the caller.
+    # A forward pass that draws random numbers must not change the caller's.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         outputs = follower.run(example)
     frozen = frozen_parameters(module)

@@ -1,8 +1,8 @@
 """Repair of an overlay without its dead members: the subgraph of the living, connected again.
 
-All peers with the same view of which members live get the same overlay without exchanging a message: edges between
-living members stay, and if the graph is cut, its parts are joined in a ring. When the dead members return, the overlay
-is the original one again.
+All peers with the same set of living members get the same overlay without exchanging a message: edges between living
+members stay, and if the graph is cut, its parts are joined in a ring. When the dead members return, the overlay is the
+original one again.
 """
 
 from __future__ import annotations

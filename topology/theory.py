@@ -12,7 +12,7 @@ squared remaining fractions of the graph's modes, and with many peers a single s
                                2008). With the self-loop, (1 + x) / (degree + 1) is left of mode x. *usual* is exact in
                                that limit, and so is *worst* except for a factor that a finite graph adds.
     other regular graphs       Up to SAME_MEMBERS_MAX members, all eigenvalues; both are exact.
-    star                       A half is left: the leaves keep half of their own.
+    star                       A half is left, since the leaves keep half of their own.
     others                     *worst* by Lanczos, up to _LANCZOS_MEMBERS_MAX members.
 
 Push-pull's numbers are upper bounds in root mean square over the matchings, as in `prediction.py`: an edge is taken if

@@ -44,7 +44,7 @@ def split_of(
 
 
 def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Mask:
-    """Return the test part, (N,) bool: the official one, or a random one if there is none or a fraction is given."""
+    """Return the test part, (N,) bool: the official part, or a random part if there is none or a fraction is given."""
     fraction = fraction_of(dataset, test_fraction)
     if test_fraction is None and dataset.test_N is not None:
         return dataset.test_N
