@@ -1,19 +1,19 @@
-"""Combination of a round's updates: the plain mean, or a rule that tolerates Byzantine clients. A choice by name.
+"""Combination of a round's updates, chosen by name: the plain mean, or a rule that tolerates Byzantine clients.
 
 Each function here takes the settings of its choice, checks them, and returns an `Aggregation`, which is a `Mean` of the
 `TrainingContext`: (values_KD, weights_K) -> (D,). Torch is imported when a mean is taken, so that names and settings
 can be checked without it; the rules themselves are in `robust.py`.
 
 Weights. The plain mean uses the weights that clients report: the number of their examples, or a precision. All robust
-rules weigh peers alike, as their papers do (Blanchard et al. 2017, Yin et al. 2018, Karimireddy et al. 2021): a client
-that can lie about its update can lie about its weight, and a count that nobody can check would outweigh everyone. The
-geometric median also has a weighted form (Pillutla et al. 2019, equation 2), for clients whose counts are known to be
-true.
+rules give all peers the same weight, as their papers do (Blanchard et al. 2017, Yin et al. 2018, Karimireddy et al.
+2021): a client that can lie about its update can lie about its weight, and a count that no peer can check would
+outweigh all others. The geometric median also has a weighted form (Pillutla et al. 2019, equation 2), for clients whose
+counts can be trusted.
 
 Byzantine clients. A rule is given the number f of Byzantine clients that it must tolerate (`liars`), and needs at least
 2 f + 3 updates. Rows that are not finite come from Byzantine clients: they are left out, and each reduces f by one. If
-fewer than 2 f + 3 updates are left, since peers are away, the median of each coordinate replaces the rule: it tolerates
-as many Byzantine clients as that number of updates can.
+fewer than 2 f + 3 updates are left, since peers are absent, the median of each coordinate replaces the rule: it
+tolerates as many Byzantine clients as any rule can with so few updates.
 """
 
 from __future__ import annotations
@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Aggregation:
-    """A rule with its settings, used as the `mean` of a `TrainingContext`. Equal rules have equal fields, and can be
-    sent.
+    """A rule with its settings, used as the `mean` of a `TrainingContext`; it can be compared by value, and sent.
 
     rule       name of the rule
     liars      f, number of Byzantine clients that it must tolerate, >= 0; default 0
@@ -100,13 +99,13 @@ def multi_krum(*, liars: int, kept: int | None = None) -> Aggregation:
 def centred_clipping(*, liars: int = 0, radius: float | None = None, steps: int = 3) -> Aggregation:
     """Take the median of each coordinate, moved by the mean of the differences from it, each clipped to `radius`.
 
-    Karimireddy et al. 2021 start where the round before ended. A mean remembers nothing, so this one starts at a robust
-    estimate from the same round.
+    Karimireddy et al. 2021 start from the result of the round before. A mean has no memory, so this rule starts from a
+    robust estimate of the same round.
 
     Args:
         liars: number of Byzantine clients to tolerate, >= 0; default 0.
         radius: length > 0 in the units of the updates; default: the median distance of the updates from the start. With
-            a Byzantine minority that is at most the distance of some honest update, so they cannot widen it.
+            a Byzantine minority it is at most the distance of some honest update, so Byzantine clients cannot widen it.
         steps: number of such moves, >= 1; default 3.
     """
     if radius is not None and not radius > 0:

@@ -1,4 +1,4 @@
-"""Metrics of a model's answers on one peer's test part, beside its score and its loss.
+"""Metrics of a model's answers on one peer's test part, in addition to its score and its loss.
 
 scikit-learn and torchmetrics compute them; both are imported when a metric is asked for, since that takes a second. A
 metric is a function of targets and answers:
@@ -163,7 +163,7 @@ ANSWER_METRICS: Mapping[Task, Mapping[str, Callable[..., float]]] = {
 }
 
 
-#: What is always measured where an algorithm is Bayesian.
+#: Metrics that are always measured if the algorithm is Bayesian.
 CALIBRATION = ("log-loss", "brier", "ece")
 
 
@@ -172,7 +172,7 @@ class AnswerScores:
     """Values of some metrics on one test part.
 
     values   by name; NaN: not defined there
-    failed   by name, why a user's own metric failed
+    failed   by name, the error of a user's own metric that failed
     """
 
     values: Mapping[str, float]
@@ -180,13 +180,13 @@ class AnswerScores:
 
 
 def answer_scores(metrics: Mapping[str, AnswerMetric], y: NDArray[Any], answers: NDArray[Any]) -> AnswerScores:
-    """Return the values of the metrics; a metric that raises has NaN, and what it raised."""
+    """Return the values of the metrics; a metric that raises has the value NaN, and its error is returned."""
     values, failed = dict[str, float](), dict[str, str]()
     for name, metric in metrics.items():
         values[name] = math.nan
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # that a class is absent: NaN says it
+                warnings.simplefilter("ignore")  # about absent classes, which NaN reports
                 values[name] = float(metric(y, answers))
         except Exception as problem:  # whatever a user's own metric raises
             failed[name] = f"{type(problem).__name__}: {problem}"
@@ -234,7 +234,7 @@ def reliability(y_N: NDArray[Any], answer_NC: NDArray[Any], bins: int = 10) -> N
 
 
 def _by_label(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
-    """Yield of each label whether it holds, (N,), and its probabilities, (N,)."""
+    """Yield for each label whether it holds, (N,), and its probabilities, (N,)."""
     for y_N, p_N in zip(y_NC.T, np.asarray(answer_NC, dtype=np.float64).T, strict=True):
         yield y_N.astype(np.int64), p_N
 

@@ -1,18 +1,18 @@
-"""Clustering of peers: which of them should share a semi-local model. The peers find it out themselves.
+"""Clustering of peers: they find out themselves which of them should share a semi-local model.
 
-A partial model whose members are `alike` begins with none: every peer's neurons of it are its own. In the first rounds
-each peer sums the differences between its trained slice and the average that came of it. If two peers' tasks are alike,
-these differences point the same way. Each peer sends a *sketch* of its sum to all others (`gossip/flooding.py`), so all
-hold the same sketches and compute the same tree of similar peers (`merges`). Then each merge of the tree is tried: the
-peers below it average the slice that they would share, once, and each reports how much that improves its answers to
-examples that it kept back, compared with the two groups that are merged (`missed`, `Gain`). From the gains of all
-merges every peer cuts the tree at the same place: merges are taken, the most similar first, until they lose more than
-chance explains (`merges_taken`). What is below the cut are the groups (`groups`); a peer that is in none keeps the
-slice to itself.
+A partial model whose members are `alike` begins without members: every peer has its own neurons of it. In the first
+rounds each peer sums the differences between its trained slice and the average in which that slice took part. If two
+peers' tasks are similar, these differences point the same way. Each peer sends a *sketch* of its sum to all others
+(`gossip/flooding.py`), so all peers have the same sketches and compute the same tree of similar peers (`merges`). Then
+each merge of the tree is tried: the peers below it average the slice that they would share, once, and each reports how
+much that improves its answers to examples that it kept back, compared with the two groups that are merged (`missed`,
+`Gain`). From the gains of all merges every peer cuts the tree at the same place: merges are taken, the most similar
+first, until they lose more than chance explains (`merges_taken`). The groups are below the cut (`groups`); a peer
+without a group keeps the slice to itself.
 
-Peers may also differ in two ways that cross, in how they see and in what they call it. Then no direction is common to
-those who are alike in one of them: they are compared by the `second_moments` of how their own weights have changed,
-less what all peers have in common (`without_common`), and the tree of these sketches is cut without trials
+Peers may also differ in two ways that cross, in their inputs and in their labels. Then peers that are similar in one of
+the two have no direction in common. They are compared by the `second_moments` of the changes of their own weights, less
+the mean over all peers (`without_common`), and the tree of these sketches is cut without trials
 (`merges_by_likelihood`). Groups count as found only if halves of the neurons show them as well (`groups_by_parts`).
 
 Pure, and without torch. There is no server: each step is a function of messages that all peers received.
@@ -23,11 +23,11 @@ peer decides by its own held-back loss with whom to average: Zhang et al., Perso
 Order Model Optimization, 2021, section 3.1. Without a server: Listo Zec et al., Decentralized Adaptive Clustering of
 Deep Nets is Beneficial for Client Collaboration, 2022. Count sketch: Charikar, Chen, Farach-Colton, 2002. Bounded
 losses as in `missed`: Dennis and Welsch, Techniques for Nonlinear Least Squares and Robust Regression, 1978. The
-simplest choice that chance does not distinguish from the best: Breiman et al., Classification and Regression Trees,
-1984, section 3.4.3; with as many comparisons: Dunn, Multiple Comparisons Among Means, 1961. Groups whose distances have
-means of their own: Mariadassou, Robin, Vacher, Uncovering Latent Structure in Valued Graphs, 2010. What each of these
-means costs: Schwarz, Estimating the Dimension of a Model, 1978. That clusters of parts of the data agree where there
-are clusters: Ben-Hur, Elisseeff, Guyon, A Stability Based Method for Discovering Structure in Clustered Data, 2002.
+simplest choice that is within chance of the best: Breiman et al., Classification and Regression Trees, 1984, section
+3.4.3; correction for many comparisons: Dunn, Multiple Comparisons Among Means, 1961. Groups whose distances have means
+of their own: Mariadassou, Robin, Vacher, Uncovering Latent Structure in Valued Graphs, 2010. Cost of each of these
+means: Schwarz, Estimating the Dimension of a Model, 1978. That clusters of parts of the data agree where there are
+clusters: Ben-Hur, Elisseeff, Guyon, A Stability Based Method for Discovering Structure in Clustered Data, 2002.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ Floats = NDArray[np.float64]
 GAIN_BYTES = 24
 #: Largest probability that a merge is refused by chance, for all merges of a tree together.
 CHANCE = 0.05
-#: Shuffles of the sketches, none of which may be cut better than they are, so that groups count as found: the least
+#: Shuffles of the sketches. Groups count as found only if no shuffle is cut better than the sketches. It is the least
 #: number for `CHANCE`.
 _SHUFFLES = round(1 / CHANCE) - 1
-#: Parts of a sketch by inputs or outputs: each is of every fourth neuron, and all peers hold them apart.
+#: Parts of a sketch by inputs or outputs: each is of every fourth neuron, and all peers store them separately.
 SKETCH_PARTS = 4
-#: Least agreement of the groups that halves of the parts show with those that all show, as an adjusted Rand index, so
-#: that groups count as found. In pilots with 20 to 50 digits a peer, it was about as large as the part that was right.
+#: Least adjusted Rand index between the groups of half of the parts and the groups of all parts, so that groups count
+#: as found. In pilots with 20 to 50 digits a peer, the index was about the fraction of peers in the right group.
 AGREEMENT_MIN = 0.7
-#: Distances that differ by less are the same: numbers of sketches have eleven bits.
+#: Distances that differ by less count as equal: the numbers of a sketch have eleven bits.
 _ROUNDING = 2.0**-11
 
-#: By what peers are compared: by the updates of what all of them average, or by which of the network's inputs, or
-#: outputs, the model's own weights change together.
+#: Basis of the comparison of peers: the updates of the slice that all of them average, or which of the network's
+#: inputs, or outputs, the model's own weights change together.
 ComparedBy = Literal["updates", "inputs", "outputs"]
 
 
@@ -72,12 +72,11 @@ class AssignmentError(ValueError):
 class ClusteringSettings:
     """The settings of automatic assignment.
 
-    after       rounds, from the first one on, whose differences are summed, >= 1; groups are formed after the last of
-                them
-    kept_back   share of each peer's training examples that it keeps for the trials, in (0, 0.5]; it trains on them
+    after       number of first rounds whose differences are summed, >= 1; groups are formed after the last of them
+    kept_back   share of each peer's training examples that is kept for the trials, in (0, 0.5]; the peer trains on them
                 afterwards
     sketch      numbers in a sketch, 16 to 1,000,000, two bytes each
-    by          by what peers are compared
+    by          basis of the comparison of peers
     groups      number of groups where `by` is not "updates", >= 2; 0: as many as the sketches show
     """
 
@@ -97,8 +96,9 @@ def similar_peers(
         after: rounds before the groups are formed, >= 1; default 20.
         kept_back: share of each peer's training examples kept for the trials, in (0, 0.5]; default 0.25.
         sketch: numbers in a sketch, 16 to 1,000,000, two bytes each; default 1024.
-        by: what is compared: `updates` of what all average, or how the model's own weights have changed from the
-            network's `inputs` (who sees alike) or into its `outputs` (who calls alike); default updates.
+        by: basis of the comparison: `updates` of the slice that all average, or changes of the model's own weights from
+            the network's `inputs` (peers with similar inputs) or into its `outputs` (peers with similar labels);
+            default updates.
         groups: number of groups, by inputs or outputs; default 0, as many as the sketches show.
 
     Raises:
@@ -157,14 +157,14 @@ def second_moments(change_RC: Floats) -> Floats:
     """Return which of C inputs (or outputs) the weights of R neurons have changed together, (C * C,).
 
     Peers with the same inputs and other labels, or the same labels and other inputs, move their weights in different
-    directions, but the directions span alike: a row is a mixture of the inputs that the peer has seen, and a column one
-    of the classes that it confuses. The products of the changes do not depend on how they are mixed.
+    directions, but these span the same space: a row is a mixture of the inputs that the peer has seen, and a column is
+    a mixture of the classes that it confuses. The products of the changes do not depend on how they are mixed.
     """
     return (change_RC.T @ change_RC).ravel()
 
 
 def moments_in_parts(change_RC: Floats) -> Floats:
-    """Return the `second_moments` of every fourth neuron's changes, (K, C * C); those of all neurons are their sum.
+    """Return the `second_moments` of every fourth neuron's changes, (K, C * C); their sum is that of all neurons.
 
     K is 4, or the number of neurons R if that is less.
     """
@@ -201,7 +201,7 @@ def _apart(sketch_PS: NDArray[np.float16]) -> Floats:
 
 
 def without_common(sketch_PS: NDArray[np.float16]) -> NDArray[np.float16]:
-    """Return sketches less their mean, of length 1 again: what all peers have in common tells none of them apart."""
+    """Return sketches less their mean, of length 1 again: the mean distinguishes no peer."""
     wide_PS = sketch_PS.astype(np.float64)
     return normalised_sketches(wide_PS - wide_PS.mean(axis=0))
 
@@ -211,13 +211,13 @@ def groups_by_parts(
 ) -> tuple[tuple[int, ...], ...]:
     """Return the groups that sketches by inputs or outputs show, (P, K, S) in parts; () where they show none for sure.
 
-    The tree of the whole sketches is cut by likelihood. Then that is done with each half of the parts, whose neurons
-    learned from the same examples, but from other weights. Where the halves show other groups, these are chance, and a
-    model that peers share with the wrong ones is worse than one of their own. A single part is not checked.
+    The tree of the whole sketches is cut by likelihood. Then each half of the parts is cut in the same way: its neurons
+    learned from the same examples, but from other weights. Where the halves show other groups, the groups are chance,
+    and a model shared with the wrong peers is worse than one of a peer's own. A single part is not checked.
 
     Args:
         draws: draws the shuffles of `merges_by_likelihood`; all peers use the same.
-        wanted: number of groups, >= 2, which are taken as they are; 0: not known.
+        wanted: number of groups, >= 2, which are then not checked; 0: not known.
     """
     whole_PS = _special(part_PKS, range(part_PKS.shape[1]))
     found = groups(merges(whole_PS), merges_by_likelihood(whole_PS, draws, wanted))
@@ -226,12 +226,12 @@ def groups_by_parts(
 
 
 def _special(part_PKS: NDArray[np.float16], parts: Sequence[int]) -> NDArray[np.float16]:
-    """Return the sketches (P, S) of these parts together, less what all peers have in common."""
+    """Return the sketches (P, S) of these parts together, less the mean over all peers."""
     return without_common(normalised_sketches(part_PKS[:, list(parts)].astype(np.float64).sum(axis=1)))
 
 
 def _agreement(part_PKS: NDArray[np.float16], found: tuple[tuple[int, ...], ...]) -> float:
-    """Return the mean adjusted Rand index of these groups and those of each half of the parts."""
+    """Return the mean adjusted Rand index between these groups and the groups of each half of the parts."""
     from sklearn.metrics import adjusted_rand_score  # late: a second
 
     peers, count = part_PKS.shape[:2]
@@ -244,7 +244,7 @@ def _agreement(part_PKS: NDArray[np.float16], found: tuple[tuple[int, ...], ...]
 
 
 def _labels(found: Sequence[Sequence[int]], peers: int) -> NDArray[np.int64]:
-    """Return the number of each peer's group, (P,); a peer that is in none has a number of its own."""
+    """Return the number of each peer's group, (P,); a peer without a group has a number of its own."""
     label_P = -1 - np.arange(peers)
     for number, members in enumerate(found):
         label_P[list(members)] = number
@@ -254,10 +254,10 @@ def _labels(found: Sequence[Sequence[int]], peers: int) -> NDArray[np.int64]:
 def merges_by_likelihood(sketch_PS: NDArray[np.float16], draws: np.random.Generator, wanted: int = 0) -> int:
     """Return how many merges of the tree of these sketches are taken, without a trial.
 
-    They leave the groups under which the distances of the peers are the most likely (`_evidence`), of all cuts that
-    leave two groups or more, and no more than half as many as there are peers. Two groups that resemble one another
-    more than the others stay apart. There are no groups, and no merge is taken, if sketches whose numbers are shuffled
-    among the peers are cut as well.
+    Of all cuts that leave two groups or more, and at most half as many groups as peers, the one under which the
+    distances of the peers are the most likely is chosen (`_evidence`). Two groups that are closer to one another than
+    to the other groups stay separate. No merge is taken, and there are no groups, if sketches whose numbers are
+    shuffled among the peers are cut as well.
 
     Args:
         draws: draws the shuffles; all peers use the same.
@@ -271,9 +271,9 @@ def merges_by_likelihood(sketch_PS: NDArray[np.float16], draws: np.random.Genera
 
 
 def _best_cut(sketch_PS: NDArray[np.float16]) -> tuple[int, float]:
-    """Return the number of merges with the most evidence, and how much more that is than for one group.
+    """Return the number of merges with the most evidence, and how much more evidence that is than for one group.
 
-    0 merges for fewer than four peers, of which no cut leaves two groups of two.
+    0 merges for fewer than four peers, since no cut of them leaves two groups of two.
     """
     peers, tree, apart_PP = len(sketch_PS), merges(sketch_PS), _apart(sketch_PS)
     nodes, label_P, best = below(tree), np.arange(peers), (0, -math.inf)
@@ -285,11 +285,11 @@ def _best_cut(sketch_PS: NDArray[np.float16]) -> tuple[int, float]:
 
 
 def _evidence(apart_PP: Floats, label_P: NDArray[np.int64]) -> float:
-    """Return the log-likelihood of the distances under these groups, up to a constant, less what the groups cost.
+    """Return the log-likelihood of the distances under these groups, up to a constant, less the cost of the groups.
 
     Distances within a group, and between two, are normal with a mean of their own, and all have one variance
     (Mariadassou et al. 2010). Each mean costs half the logarithm of the number of distances (Schwarz 1978), and each
-    further group that of the number of peers: it is named by one of the tree's nodes.
+    further group costs the logarithm of the number of peers, since one of the tree's nodes names it.
     """
     first_N, second_N = np.triu_indices(len(label_P), 1)
     _, group_P = np.unique(label_P, return_inverse=True)
@@ -306,8 +306,8 @@ def missed(loss_M: Floats, usual: float) -> Floats:
     """Return how wrong the answers to a peer's examples are, by their losses, (M,) in [0, 1].
 
     It is 0 for a right answer, 1 - 1/e for one as bad as this peer's mean (`usual`), and approaches 1 for worse ones.
-    Losses have no upper bound, and where a peer has few examples, the worst of them would be most of what a trial gains
-    or loses by chance. These values are bounded, whatever the loss and its unit.
+    Losses have no upper bound, and where a peer has few examples, the worst of them would make up most of what a trial
+    gains or loses by chance. These values are bounded, whatever the loss and its unit.
     """
     if usual <= 0:
         return (loss_M > 0).astype(np.float64)
@@ -329,19 +329,19 @@ class Gain:
 
     @classmethod
     def of(cls, before_M: Floats, after_M: Floats) -> Gain:
-        """Return the gain from what was missed of each example before and after."""
+        """Return the gain, from the values of `missed` of each example before and after the trial."""
         gained_M = before_M - after_M
         return cls(len(gained_M), float(gained_M.sum()), float(np.square(gained_M).sum()))
 
     @classmethod
     def all(cls, gains: Iterable[Gain]) -> Gain:
-        """Return the gain of several members together, in which each of their examples counts alike."""
+        """Return the gain of several members together; each of their examples counts the same."""
         found = list(gains)
         return cls(sum(g.count for g in found), math.fsum(g.total for g in found), math.fsum(g.squares for g in found))
 
     @property
     def variance(self) -> float:
-        """Variance of the sum, as far as it is chance which examples were kept back."""
+        """Variance of the sum that is due to the random choice of the examples that were kept back."""
         if self.count < 2:
             return 0.0
         return self.count / (self.count - 1) * max(self.squares - self.total**2 / self.count, 0.0)
@@ -356,13 +356,13 @@ def below(merges: Sequence[tuple[int, int]]) -> tuple[tuple[int, ...], ...]:
 
 
 def merges_taken(gains: Sequence[Gain]) -> int:
-    """Return how many merges are taken, the most similar first.
+    """Return how many merges are taken, beginning with the most similar peers.
 
-    The merges that are taken should have the largest sum of gains; further merges are taken while what they lose
-    together may be chance. The reason is that sketches have found these peers to be alike, and slices that have grown
-    apart gain little at once, even where their peers are better off together in the end. Chance explains a number of
-    standard errors such that the probability of refusing a merge of similar peers is at most `CHANCE`, for all merges
-    of the tree together (Bonferroni's correction).
+    The merges that are taken should have the largest sum of gains; further merges are taken while their joint loss may
+    be chance. The reason is that the sketches have shown these peers to be similar, and slices that have grown apart
+    gain little at once, even where their peers are better off together in the end. Chance explains a number of standard
+    errors such that the probability of refusing a merge of similar peers is at most `CHANCE`, for all merges of the
+    tree together (Bonferroni's correction).
     """
     total, variance = ([getattr(gain, name) for gain in gains] for name in ("total", "variance"))
     sums = [math.fsum(total[:count]) for count in range(len(gains) + 1)]

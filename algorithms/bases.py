@@ -3,7 +3,7 @@
 If a head is trained differently from the rest (by another rule, as a distribution), the rest needs two things: the
 features before the head, and local steps along a gradient given there. There are two ways with the same results: closed
 gradients for stacks of linear layers under SGD, and autograd for any module with any optimizer. Clients are trained one
-after the other: their heads train on data sets of different sizes, which cannot be batched.
+after the other, since data sets of different sizes, on which their heads train, cannot be batched.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Slopes: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 
 
 class Base(Protocol):
-    """All of a network but its head, as a function of the whole network's parameters x_n (n,)."""
+    """A network without its head, as a function of the whole network's parameters x_n (n,)."""
 
     def features(self, x_n: Tensor, inputs: Tensor) -> Tensor:
         """Return the features (M, features) of inputs (M, *F), in evaluation mode."""
@@ -113,7 +113,7 @@ class ModuleBase:
         """Return the input of the head, (b, F).
 
         Raises:
-            AlgorithmError: the head's output is not the network's, or its input is not one row for each example.
+            AlgorithmError: the head's output is not the network's output, or its input is not one row for each example.
         """
         met: list[tuple[Tensor, Tensor]] = []
         head = module.get_submodule(self.head)
@@ -150,7 +150,7 @@ def base_of(context: TrainingContext, head: str) -> Base:
     """Return the fastest exact base of this network under the head of this name.
 
     Raises:
-        AlgorithmError: it is not such a head; see `head_span`.
+        AlgorithmError: the name is not that of a possible head; see `head_span`.
     """
     span, layers, optimizer = head_span(context, head), linear_stack.recognise(context.module), context.optimizer
     if layers and layers[-1].weight == span.start and optimizer.momentum is not None:

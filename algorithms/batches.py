@@ -61,9 +61,7 @@ class Examples:
 
 @dataclass(frozen=True)
 class BatchView:
-    """View that peers have of the inputs: features permuted, then `(x - shift) / scale`. Leading dimensions as the
-    peers'.
-    """
+    """Peers' view of the inputs: features permuted, then `(x - shift) / scale`; leading dimensions as the peers'."""
 
     feature_map_F: Tensor | None = None  # (..., F) int64 over the flattened example
     shift_F: Tensor | None = None  # (..., F)
@@ -73,7 +71,7 @@ class BatchView:
         return self.feature_map_F, self.shift_F, self.scale_F
 
     def of(self, peers: int | Tensor | None) -> BatchView:
-        """Return the view of one peer (a number), of some (their numbers), or of one as a block (None)."""
+        """Return the view of one peer (a number), of some peers (their numbers), or of one peer as a block (None)."""
         return BatchView(*(field if field is None else field[peers] for field in self.fields()))
 
     def __call__(self, x: Tensor, example_dims: int) -> Tensor:
@@ -95,11 +93,12 @@ class Batches:
     index     (S, b) or (B, S, b) int64 rows of x_NF
     y         the targets of those rows, (S, b), (B, S, b) or with an outputs axis behind
     view      how the peers see the inputs; None: as they are
-    whole     for each peer all its training examples, for algorithms that use more than batches; () where none does
-    number    () or (B,) int64: each peer's number, 0, 1, ... in the order of their ids, as clients of a server are
-              numbered; None where no algorithm asks
+    whole     all training examples of each peer, for algorithms that use more than batches; () if the algorithm does
+              not
+    number    () or (B,) int64: number of each peer, 0, 1, ... in the order of their ids, as clients of a server are
+              numbered; None if the algorithm does not use it
     round     number of the round, >= 1; default 1
-    class_weight   (C,) or (B, C) weight of each class in the loss; None (default): all examples count alike
+    class_weight   (C,) or (B, C) weight of each class in the loss; None (default): equal weights
     """
 
     x_NF: Tensor
@@ -132,11 +131,11 @@ class Batches:
         return self.y.select(self.index.dim() - 2, step)
 
     def weights(self, step: int) -> Tensor | None:
-        """Return the weight of each example of one step in the loss, (..., b); None: all count alike."""
+        """Return the weight of each example of one step in the loss, (..., b); None: equal weights."""
         return None if self.class_weight is None else self.class_weight.gather(-1, self.targets(step))
 
     def taking(self, steps: Sequence[int]) -> Batches:
-        """Return these steps of the round, in this order; one may be taken several times."""
+        """Return these steps of the round, in this order; a step may occur several times."""
         places, dim = torch.tensor(steps, device=self.index.device), self.index.dim() - 2
         return replace(self, index=self.index.index_select(dim, places), y=self.y.index_select(dim, places))
 
@@ -166,7 +165,7 @@ class Batches:
 
 
 def _row(table: Tensor | None, number: int | None) -> Tensor | None:
-    """Return one peer's row of a table (a number), or that of one peer as a block (None)."""
+    """Return one peer's row of a table (a number), or the row of one peer as a block (None)."""
     return None if table is None else table[number]
 
 
@@ -176,8 +175,7 @@ def train_singly(
     batches: Batches,
     keys: Sequence[int],
 ) -> tuple[_Client, _Sent]:
-    """Train one peer, or a block of peers one after the other: for work that data sets of different sizes do not allow
-    to batch.
+    """Train one peer, or a block of peers one after the other, where data sets of different sizes prevent batching.
 
     Args:
         train: (state, batches, key) of one peer -> its new state, and what it sends.

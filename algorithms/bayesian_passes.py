@@ -1,8 +1,9 @@
-"""The two passes over all weights of a Bayesian step, beside its matrix products; on a CPU as compiled loops.
+"""The two passes of a Bayesian step over all weights, before and after its matrix products; compiled loops on a CPU.
 
 A step of `bayesian_stack` needs sigma^2 and a slope of each weight before its products, and changes mu and rho after
-them. In torch's own operations this takes a dozen passes through memory, longer than the products. Compiled by numba
-and cached per user it takes two, and one exponential of torch's; other devices use torch's operations.
+them. In torch's own operations this takes a dozen passes through memory, longer than the products. The loops here,
+compiled by numba and cached per user, take two passes and one exponential of torch's; other devices use torch's
+operations.
 
 With sigma = softplus(rho) and e = exp(-|rho|), without overflow: sigma = max(rho, 0) + log(1 + e). The *tilt* is the
 slope of softplus over sigma. Rows of several peers are processed one after the other.

@@ -1,6 +1,7 @@
 """Bayesian stacks of linear layers under plain SGD, trained without autograd: local reparametrisation, closed slopes.
 
-`linear_stack` with Gaussian weights N(mu, softplus(rho)^2). A layer's outputs are drawn from their exact moments,
+This is `linear_stack` with Gaussian weights N(mu, softplus(rho)^2). A layer's outputs are drawn from their exact
+moments,
 
     z = m + s * noise,    m = a mu^T,    s^2 = v = a^2 (sigma^2)^T    (Kingma, Salimans, Welling 2015, eq. 6),
 
@@ -25,7 +26,7 @@ from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.algorithms.linear_stack import BACKWARD, FORWARD, Layer, descend
 from fedpeer.algorithms.losses import Loss
 
-#: The least normal float32, used as the variance of an output that has none.
+#: The smallest normal float32, used in place of a variance of 0.
 _LEAST = torch.finfo(torch.float32).tiny
 
 
@@ -68,7 +69,7 @@ def train_bayesian_stack(
         seen, squares, ratios = [a], [], []
         for layer, mean, variance, eps in zip(layers, means, variances, noise, strict=True):
             squares.append(a * a)
-            # With no bias and an input of zeros, v is 0: the mean is drawn, and all that multiplies v's slope is 0.
+            # With no bias and an input of zeros, v is 0: the draw is the mean, and every factor of v's slope is 0.
             s = variance.affine(squares[-1]).clamp_min_(_LEAST).sqrt_()
             ratios.append(eps / s)
             a = FORWARD[layer.activation](mean.affine(a).addcmul_(s, eps))
@@ -99,7 +100,7 @@ class _Views:
     weight: Tensor
     transposed: Tensor
     bias: Tensor | None
-    added: Tensor | None  # the bias as products take it
+    added: Tensor | None  # the bias in the shape that products need
 
     @staticmethod
     def of(layer: Layer, x_n: Tensor) -> _Views:

@@ -1,7 +1,7 @@
 """Training a Bayesian network: (mu, rho) against the data and a Gaussian reference, in one of two ways.
 
-What is trained is a posterior N(mu, softplus(rho)^2) over a network's parameters, so that it is a distribution whatever
-a gradient does. A step is one of the optimizer's on
+Training changes a posterior N(mu, softplus(rho)^2) over a network's parameters, which is a distribution whatever a
+gradient does. Each step of the optimizer is on
 
     mean loss of the batch, averaged over draws of the weights  +  strength * KL(posterior || reference)
 
@@ -9,8 +9,8 @@ with the divergence's slopes in closed form. Stacks of linear layers under plain
 (`bayesian_stack`); everything else takes autograd on a `networks.bayesian` network, one client after the other. Both
 ask for the same noise in the same order, so that a test can compare them.
 
-The average is one of losses, as the expected log-likelihood of a free energy is (VIRTUAL 2019 and 2021, eq. 3), and not
-the loss of an average prediction.
+Losses are averaged over the draws, as in the expected log-likelihood of a free energy (VIRTUAL 2019 and 2021, eq. 3);
+it is not the loss of an average prediction.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class BayesianTraining(Protocol):
         Args:
             start: (..., n).
             reference: (..., n), a distribution.
-            strength: (...) factor on the divergence beside a mean loss: 1 / n_k for the true free energy.
+            strength: (...) factor on the divergence, which is added to a mean loss: 1 / n_k for the true free energy.
             keys: the streams of noise, one for each client.
 
         The arguments are not changed.
@@ -95,7 +95,7 @@ def training_of(context: TrainingContext, *, estimator: Estimator, samples: int)
         samples: draws of the weights in each step, >= 1.
 
     Raises:
-        AlgorithmError: there is no distribution over such a network's state, or it has no gradients.
+        AlgorithmError: the network has state over which there is no distribution, or it has no gradients.
     """
     check_gradients(context.module)
     if context.layout.n != context.layout.n_parameters:
@@ -108,7 +108,7 @@ def training_of(context: TrainingContext, *, estimator: Estimator, samples: int)
 
 
 def _generators(keys: Sequence[int]) -> list[torch.Generator]:
-    """Return the noise of each client; other numbers than those that dropout draws by the same key."""
+    """Return the noise of each client; its numbers differ from those that dropout draws by the same key."""
     return [torch.Generator().manual_seed(branch(key, 0) >> 65) for key in keys]
 
 

@@ -1,11 +1,11 @@
-"""Buffered aggregation (FedBuff): any algorithm that averages models, in rounds that wait for some of the clients only.
+"""Buffered aggregation (FedBuff): any algorithm that averages models, in rounds that wait only for some of the clients.
 
-A round closes when a number of updates have come, the aggregation goal. Whoever is slower goes on with its training,
-and its update counts in a later round, once, with less weight the older it is. So a client sends how its training
-changed the broadcast that it had; the server applies the change to the broadcast of its own round.
+A round closes when a given number of updates have arrived, the aggregation goal. A slower client goes on with its
+training, and its update counts once in a later round, with less weight the older it is. So a client sends the change
+from the broadcast that it trained from; the server applies the change to the broadcast of the later round.
 
-Running statistics of normalization are sent as they are, and the server's go that much of the way to them. A variance
-that fell in training and has fallen at the server meanwhile would be negative if both changes were added.
+Running statistics of normalization are sent as they are, and the server's statistics move towards them by the weight of
+the update. If changes were added, a variance that fell both in training and at the server could become negative.
 
 Source: Nguyen, Malik, Zhan, Yousefpour, Rabbat, Malek, Huba, Federated Learning with Buffered Asynchronous Aggregation,
 2022, Algorithm 1. The discount (1 + age) ** -a with a = 1/2 is the polynomial one of Xie, Koyejo, Gupta, Asynchronous
@@ -29,16 +29,16 @@ from fedpeer.algorithms.wrapper import Inner, Wrapper
 
 
 class Buffered(Wrapper):
-    """An algorithm whose clients send changes, which count in any later round."""
+    """An algorithm whose clients send changes, which can count in any later round."""
 
     def __init__(self, inner: Inner, name: str) -> None:
         """
         Args:
-            name: of the algorithm, for the user.
+            name: the algorithm's name, for messages.
 
         Raises:
-            AlgorithmError: its clients send more than a model (raised by the first training, too), or the server takes
-                no mean of the models, so that a change of one says nothing about another.
+            AlgorithmError: its clients send more than a model (raised by the first training, too), or the server does
+                not take the mean of the models, so that a change of one model means nothing for another.
         """
         super().__init__(inner)
         self._name = name
@@ -65,18 +65,18 @@ class Buffered(Wrapper):
         moved = {}
         for name in self.moved:
             was, came = _wide(now[name]).expand_as(sent[name]), _wide(sent[name])
-            fresh = self._averaged_only(came, was + came)  # where the update would lead if it were of this round
+            fresh = self._averaged_only(came, was + came)  # the values if the update were of this round
             moved[name] = torch.lerp(was, fresh, weight_K1).to(sent[name].dtype)
         return rebuilt(updates, {**sent, **moved})
 
     def _averaged_only(self, statistics: Tensor, others: Tensor) -> Tensor:
-        """Return the first (..., D) at the running statistics, and the second, in its type, at all other places."""
+        """Return `statistics` (..., D) at running statistics, and `others`, in the same type, at all other places."""
         found, others = self.running_statistics(), others.to(statistics.dtype)
         return others if found is None else torch.where(found.to(others.device), statistics, others)
 
 
 def discount(age: Tensor) -> Tensor:
-    """Return the weight of changes that are so many rounds old, 1 / sqrt(1 + age), in (0, 1].
+    """Return the weight of changes that are `age` rounds old, 1 / sqrt(1 + age), in (0, 1].
 
     >>> import torch
     >>> discount(torch.tensor([0, 3, 8])).tolist()

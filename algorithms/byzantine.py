@@ -1,8 +1,8 @@
-"""The number of Byzantine clients that a rule of aggregation tolerates among a number of updates."""
+"""The number of Byzantine clients that an aggregation rule tolerates, given the number of updates."""
 
 from __future__ import annotations
 
-#: From this many updates on, one Byzantine client cannot choose their median.
+#: With at least this many updates, one Byzantine client cannot choose their median.
 JUDGES = 3
 
 
@@ -14,8 +14,8 @@ def check_liars(rule: str, updates: int, liars: int) -> None:
     """Check that f Byzantine clients cannot decide the result: all rules here are for n >= 2 f + 3 updates.
 
     Raises:
-        RobustError: f < 0, or n < 2 f + 3 (Blanchard et al. 2017, proposition 1, needs 2 f + 2 < n; the same margin is
-            asked of every rule, so that one can replace another).
+        RobustError: f < 0, or n < 2 f + 3 (Blanchard et al. 2017, proposition 1, needs 2 f + 2 < n; every rule requires
+            the same margin, so that one rule can replace another).
     """
     if liars < 0:
         raise RobustError(f"{rule}: liars = {liars}: write 0 or more")

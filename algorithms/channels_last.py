@@ -1,9 +1,10 @@
 """The memory layout of images while a convolutional network is trained on a CPU: channels last, which is faster.
 
 Torch's pooling and activations process channels side by side with vector instructions, but the rows of an image one
-number at a time: a step of a network with pooling takes about 0.7 of the time, an evaluation half. The computation is
-the same; sums are taken in another order, so numbers differ by float rounding. Where a network is not a plain sequence
-of known layers, images stay as they are: a user's own forward pass may call `view`, which would then fail.
+number at a time: with channels last, a step of a network with pooling takes about 0.7 of the time, an evaluation half.
+The computation is the same; sums are taken in another order, so numbers differ by float rounding. Where a network is
+not a plain sequence of known layers, images stay as they are: a user's own forward pass may call `view`, which would
+then fail.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from torch import Tensor, nn
 
 from fedpeer.slicing.flat import trainable_copy
 
-#: Layers that give the same for either order: elementwise ones, and those that index an image by its dimensions.
+#: Layers with the same result for either order: elementwise layers, and layers that index an image by its dimensions.
 _KNOWN = (
     nn.Conv2d,
     nn.MaxPool2d,

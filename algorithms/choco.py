@@ -1,19 +1,20 @@
-"""CHOCO-SGD: peers average public copies of their models, to which they send compressed differences.
+"""CHOCO-SGD: peers average public copies of their models, and send compressed differences to update the copies.
 
-Each peer has a model x, and a public copy x_hat of it that its neighbors hold too. With mixing matrix W, the model y
-after a round's local steps, and Q, which keeps the share of numbers largest in magnitude (top-k):
+Each peer has a model x, and a public copy x_hat of it that its neighbors also store. W is the mixing matrix, y the
+model after a round's local steps, and Q keeps the share of numbers largest in magnitude (top-k):
 
     x_hat+ = x_hat + Q(y - x_hat)          x+ = y + gamma (W x_hat+ - x_hat+)
 
 The averaged vector is x_hat; W x_hat is the sum s of the neighbors' copies in the paper's memory-efficient form. So a
-peer keeps x and x_hat alone, and W may be another matrix in each round. What Q leaves out stays in y - x_hat for later
-rounds. The mean of the models takes the mean local step, as the columns of W sum to one. x_hat begins at the start x_0,
-which everybody knows; the papers let it begin at 0 (`from_zero`), and then the first rounds send the start itself.
+peer keeps only x and x_hat, and W may differ from round to round. The numbers that Q leaves out stay in y - x_hat for
+later rounds. The mean of the models takes the mean local step, as the columns of W sum to one. x_hat begins at the
+start x_0, which all peers know; in the papers it begins at 0 (`from_zero`), and then the first rounds send the start
+itself.
 
-Running statistics of normalization are sent whole, and averaged as they are (`running_statistics.py`): Q keeps as many
-parameters fewer.
+Running statistics of normalization are sent whole, and averaged as they are (`running_statistics.py`): Q keeps that
+many parameters fewer.
 
-A channel that packs differences to what it sent before has nothing to send but Q(y - x_hat): with `gossip.wire:
+A channel that packs differences from its last transfer has only Q(y - x_hat) to send: with `gossip.wire:
 top-k:SHARE,pace=1` 8 bytes for each number that changes. Other encodings send all of x_hat. (Under `gossip.wire:
 top-k:SHARE,pace=GAMMA` even `full-averaging` is CHOCO-SGD: there the references of the channels are the public copies.)
 
@@ -61,7 +62,7 @@ class ChocoSgd(Algorithm[PublicCopy, ServerModel, ServerModel]):
     """The whole network is averaged by public copies of the models, to which peers send compressed differences.
 
     Args:
-        share: share of the numbers that a difference has, those largest in magnitude, above 0 and up to 1; default 0.1.
+        share: share of a difference's numbers that is sent, the largest in magnitude, above 0 and up to 1; default 0.1.
         gamma: consensus step size, above 0 and up to 1; none (default): as `share`.
         from_zero: whether public copies begin at 0, as in the papers; default false: at the initial weights.
     """
@@ -114,7 +115,7 @@ class ChocoSgd(Algorithm[PublicCopy, ServerModel, ServerModel]):
         return with_statistics(model_n, averaged.model_n, self.context.layout)
 
     def _kept(self, apart_n: Tensor) -> Tensor:
-        """Return Q(y - x_hat), (..., n); with the statistics, which it leaves out, it is the share of n numbers."""
+        """Return Q(y - x_hat), (..., n), without running statistics; with these it is the share of n numbers."""
         layout = self.context.layout
         statistics = layout.n - layout.n_parameters
         apart_n = with_statistics(apart_n, torch.zeros_like(apart_n), layout)
@@ -122,6 +123,6 @@ class ChocoSgd(Algorithm[PublicCopy, ServerModel, ServerModel]):
 
 
 def _largest(values_n: Tensor, count: int) -> Tensor:
-    """Return values (..., n) in which all but this many, the largest in magnitude, are zero."""
+    """Return values (..., n) in which all numbers but the `count` largest in magnitude are zero."""
     places = values_n.abs().topk(count, dim=-1, sorted=False).indices
     return torch.zeros_like(values_n).scatter(-1, places, values_n.gather(-1, places))

@@ -9,8 +9,8 @@ from torch import Tensor
 def balanced(y_M: Tensor, classes: int) -> Tensor:
     """Return n / (k * count_c) for each class c, (C,) float32, of k classes among n examples.
 
-    It is scikit-learn's `class_weight="balanced"` (King, Zeng 2001): each class that is there has the same total
-    weight. A class without examples has no weight to use, and gets 0.
+    It is scikit-learn's `class_weight="balanced"` (King, Zeng 2001): each class with examples has the same total
+    weight. A class without examples gets 0.
 
     >>> balanced(torch.tensor([0, 0, 0, 2]), 3).tolist()
     [0.6666666865348816, 0.0, 2.0]

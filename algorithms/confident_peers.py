@@ -1,13 +1,13 @@
 """pFedVEM without a server: peers gossip a base and a global head, and each keeps its own head.
 
-A server in pFedVEM only takes two weighted means, sum of weight * value over sum of weights: of bases by numbers of
-examples n_j (Algorithm 1, line 6), of heads by confidence tau_j (line 5). Push-sum computes just that in a group whose
-averaging starts anew from the masses (weight * value, weight), and at every moment both sums are over the same peers in
-the same parts. So base and head are two averaging groups, and each averaging starts from the weights that `weights`
-returns. No other message is sent, and what conserves masses under message loss conserves these.
+A server in pFedVEM only takes two weighted means, sum of weight * value over sum of weights: the mean of bases by
+numbers of examples n_j (Algorithm 1, line 6), and the mean of heads by confidence tau_j (line 5). Push-sum computes the
+same in a group whose averaging starts again from the masses (weight * value, weight), and both sums always contain the
+same fractions of the same peers. So base and head are two averaging groups, and each averaging starts from the weights
+that `weights` returns. No other message is sent, and these masses are conserved under message loss like all others.
 
-A peer's estimate replaces what a server would have sent it, (theta, w). Training takes the estimate to the peer's own
-base and head, which it then contributes to the next average. It predicts with its own model, not with the estimate.
+A peer's estimate replaces the broadcast of a server, (theta, w). Training turns the estimate into the peer's own base
+and head, which it then contributes to the next average. It predicts with its own model, not with the estimate.
 
 Source: Zhu, Ma, Blaschko, CVPR 2023 (`pfedvem.py`); Kempe, Dobra, Gehrke 2003 for the weights.
 """
@@ -38,7 +38,7 @@ def base_and_head(network: NetworkMap, head: str = "") -> tuple[PartialModel, Pa
     """Return the partial models whose groups are the base and the head, for all peers.
 
     Args:
-        head: the head's layer by dotted name; default: the last one with parameters.
+        head: the head's layer by dotted name; default: the last layer with parameters.
     """
     last = [tensor.module for tensor in network.tensors if tensor.kind == "parameter"][-1]
     return PartialModel("base", (), "all"), PartialModel("head", ("base",), modules=(head or last,))
@@ -46,9 +46,9 @@ def base_and_head(network: NetworkMap, head: str = "") -> tuple[PartialModel, Pa
 
 @dataclass(frozen=True, eq=False)
 class Trusting(PFedVEMClient):
-    """State of a peer between rounds: that of a client, and the confidence of its last training.
+    """State of a peer between rounds: the state of a client, and the confidence of its last training.
 
-    tau     (...) 1 / rho^2, from its head before that training and the w that it took to be the global one
+    tau     (...) 1 / rho^2, from its head before that training and its estimate w of the global head
     """
 
     tau: Tensor
@@ -80,17 +80,17 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
     def train(
         self, client: Trusting, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Trusting, ServerModel]:
-        """Return state and model after a client's turn in which the server had sent `received` (..., n)."""
+        """Return state and model after a client's turn, with `received` (..., n) in place of the broadcast."""
         examples = torch.tensor([len(each) for each in batches.whole], device=client.examples.device)
         own = PFedVEMClient(client.model_n, examples.reshape(client.examples.shape), client.pi_D)
         kept, tau = self.turn(own, received, batches, keys)
         return Trusting(kept.model_n, kept.examples, kept.pi_D, tau), ServerModel(kept.model_n)
 
     def weights(self, client: Trusting, index_D: NDArray[np.int64]) -> Tensor:
-        """Return the weights of a group, (...): tau in the head's group, n in the base's.
+        """Return the weights of a group, (...): tau in the head's group, n in the base's group.
 
         Raises:
-            AlgorithmError: the group holds numbers of both.
+            AlgorithmError: the group holds parameters of both.
         """
         inside_D = (index_D >= self.span.start) & (index_D < self.span.stop)
         if inside_D.any() and not inside_D.all():
@@ -105,5 +105,5 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
         return client.model_n
 
     def statistics(self, client: Trusting, shared: ServerModel) -> dict[str, Tensor]:
-        """Return confidence, deviation and uncertainty (...) against what each peer takes to be the global head."""
+        """Return confidence, deviation and uncertainty (...) of each peer against its estimate of the global head."""
         return self.trust(client, shared)

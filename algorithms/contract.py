@@ -1,4 +1,4 @@
-"""The contract of training: what one peer does in a round, whatever then combines the results of all peers.
+"""The contract of training: one peer's part in a round, however the results of all peers are then combined.
 
 An algorithm is a class of pure functions over frozen dataclasses of tensors (`leaves.py`). It is built on a
 `TrainingContext` (network, loss, local optimizer), and its keyword-only parameters are the settings that users write.
@@ -6,9 +6,9 @@ One round of one peer is one call:
 
     client, sent = algorithm.train(client, received, batches, keys)
 
-    Client     what the peer keeps for itself between rounds and never sends
-    Received   what it trains from
-    Sent       what leaves the peer after its local steps
+    Client     state that the peer keeps between rounds and never sends
+    Received   what the peer trains from
+    Sent       what the peer sends after its local steps
 
 - Peers without a server: `Sent` and `Received` are the same vectors, before and after they were averaged. Gossip or a
   coordinator averages them slice by slice, as the plan says.
@@ -17,15 +17,15 @@ One round of one peer is one call:
 
 The same code trains one peer and a block of peers: every tensor may have leading dimensions, (n,) for one peer and
 (B, n) for a block of B; `...` in a shape stands for either. n is the length of a peer's flat parameter vector. The
-functions do no IO and draw random numbers from `keys` only; they do not know who averages with whom, which peers
+functions do no IO and draw random numbers from `keys` only; they do not know which peers average together, which peers
 answered, or how messages travel.
 
 Examples, simplest first: `local_training.py` (average the model), `gradient_tracking.py` (average two vectors),
-`noloco.py` (average something from which each peer derives its model), `confident_peers.py` (a state of one's own, and
-weights of the averages), `servers/fedavg.py` (a server). An algorithm with a state of its own derives from `Algorithm`
-or has a `Client` of its own; all leaves of that are stored.
+`noloco.py` (average a vector from which each peer derives its model), `confident_peers.py` (its own state, and weights
+of the averages), `servers/fedavg.py` (a server). An algorithm with its own state derives from `Algorithm` or has its
+own `Client`, whose leaves are all stored.
 
-This module imports no torch, so that what an algorithm shares can be read without loading torch.
+This module imports no torch: the `Method` of an algorithm can be read without loading torch.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ Sent = TypeVar("Sent", covariant=True)
 #:   partial models       the federation's partial models, slice by slice
 #:   everything           the whole network, among all peers
 #:   own models           partial models that the algorithm defines itself (`Method.models`)
-#:   with a coordinator   what clients send to a server
+#:   with a coordinator   the updates that clients send to a server
 #:   the data             all examples, in one place
 Sharing = Literal["nothing", "partial models", "everything", "own models", "with a coordinator", "the data"]
 
@@ -62,14 +62,14 @@ Sharing = Literal["nothing", "partial models", "everything", "own models", "with
 class Method:
     """Sharing of an algorithm with given settings, known before there are data and a network.
 
-    sharing       what is shared, and among whom; see `Sharing`
+    sharing       what is shared, and among which peers; see `Sharing`
     cross_model   whether weights between unrelated partial models are averaged too; default False (Bouchra Pilet, Frey,
                   Taiani 2021, Algorithm 2)
     models        with "own models": network -> the partial models that the algorithm shares; else None
-    own_weights   whether every averaging starts anew from the weights that `Algorithm.weights` returns; default False
+    own_weights   whether every averaging starts again from the weights that `Algorithm.weights` returns; default False
     vectors       number of vectors (n,) that each peer averages, >= 1; default 1
-    derived       whether a peer derives its model from its state and what it averaged (`Algorithm.derived_model`);
-                  default False: its model is the first averaged vector
+    derived       whether a peer derives its model from its state and the average (`Algorithm.derived_model`); default
+                  False: its model is the first averaged vector
     ratio         whether peers divide one averaged vector by another, so that averages must not be rounded coarsely;
                   default False
     linear        with "the data": (lam, passes) of a linear model that a solver fits; None: train the network itself
@@ -100,7 +100,7 @@ class Method:
 
     @property
     def averages_models(self) -> bool:
-        """True if peers average their models without a server, and nothing beside or instead of them."""
+        """True if peers average their models without a server, and average nothing else."""
         return self.averages and self.vectors == 1 and not self.derived
 
     @property
@@ -136,7 +136,7 @@ class Algorithm(Protocol[Client, Received, Sent]):
         ...
 
     def start_averaged(self, values_n: Tensor) -> Any:
-        """Return what peers without a server average before the first round, for initial parameters (..., n)."""
+        """Return the vectors that peers without a server average first, for initial parameters (..., n)."""
         raise AssertionError(f"{type(self).__name__} averages nothing among equals")
 
     def train(self, client: Client, received: Received, batches: Batches, keys: Sequence[int]) -> tuple[Client, Sent]:
@@ -144,7 +144,8 @@ class Algorithm(Protocol[Client, Received, Sent]):
 
         Args:
             client: its state before the round.
-            received: what it trains from: the averaged vectors (..., n), or the broadcast (without leading dimensions).
+            received: what the peer trains from: averaged vectors (..., n), or the broadcast (without leading
+                dimensions).
             batches: its examples of the round, one batch a local step.
             keys: 128-bit keys of the streams of randomness, one for each peer.
 
@@ -155,7 +156,7 @@ class Algorithm(Protocol[Client, Received, Sent]):
     def weights(self, client: Client, index_D: NDArray[np.int64]) -> Tensor | None:
         """Return the weights with which the next averaging of a group starts, (...) float64 > 0.
 
-        None leaves them to the federation: all peers alike, or by number of examples.
+        None leaves them to the federation: equal weights, or by number of examples.
 
         Args:
             client: the state after training.
@@ -164,11 +165,11 @@ class Algorithm(Protocol[Client, Received, Sent]):
         return None
 
     def derived_model(self, client: Client, averaged: Any) -> Tensor | None:
-        """Return the model that a peer without a server holds, (..., n); None where it is the first averaged vector.
+        """Return the model of a peer without a server, (..., n); None where it is the first averaged vector.
 
         Args:
             client: the state after training.
-            averaged: what the peer holds of the average, of the type of `Sent`.
+            averaged: the peer's estimate of the average, of the type of `Sent`.
         """
         return None
 
@@ -181,6 +182,6 @@ class Algorithm(Protocol[Client, Received, Sent]):
 
         Args:
             client: the peer's state after the round.
-            shared: what the peer holds of the average, or the server's state after the round.
+            shared: the peer's estimate of the average, or the server's state after the round.
         """
         return {}

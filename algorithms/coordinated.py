@@ -1,19 +1,19 @@
 """Algorithms with a server: a coordinator opens a round, clients train, the coordinator closes the round.
 
 This adds a server to the contract of a peer (`contract.py`). The algorithm does not know which peer coordinates, which
-clients answered, or how messages travel. What the server keeps between rounds is in its state, `Server`.
+clients answered, or how messages travel. The server's state between rounds is a `Server`.
 
 One round:
 
 1. `participants` draws the clients that take part.
 2. They receive the broadcast that `open` makes, and each sends the update that `train` makes.
-3. `close` makes the next server state from the updates that arrived. Under an aggregation goal these may be of
-   earlier rounds (`buffered.py`), and `rebased` makes them updates of this one.
+3. `close` makes the next server state from the updates that arrived. Under an aggregation goal these may belong to
+   earlier rounds (`buffered.py`), and `rebased` makes them updates of this round.
 4. Each client that trained decides in `settle` what it keeps. Its update may have counted, or arrived too late, or not
    been meant for sending (`everyone_trains`).
 
-The result of a round is the same to the last bit in whatever order the updates arrive: `close` gets them in the order
-of the peers' ids, and they are summed one after the other in float64 (`weighted_mean`).
+The result of a round is the same to the last bit, whatever the order in which the updates arrive: `close` gets them in
+the order of the peers' ids, and they are summed one after the other in float64 (`weighted_mean`).
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
                       private (`private.py`)
     fixed_clients     whether the server's state has a place for each client, so that no client can join or leave for
                       good; default False
-    numbered          name of the update's leaf that is the client's number; "" (default) where there is none
+    numbered          name of the update's leaf that is the client's number; "" (default): no such leaf
     takes_mean        whether `close` uses the context's mean of the updates, so that another rule can replace it;
                       default True
     """
@@ -93,7 +93,7 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
     def rebased(self, server: Server, updates: Update, round: int, age_K: Tensor) -> Update:
         """Return the updates (K, ...) as if their clients had trained from the broadcast of this round.
 
-        Called before `close`. By default they are left as they are: all of them belong to the round.
+        Called before `close`. By default they stay as they are: all of them belong to the round.
 
         Args:
             age_K: (K,) int64, rounds between each client's broadcast and this one's; 0 where a round takes its own
@@ -102,10 +102,10 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
         return updates
 
     def changes(self, broadcast: Any, updates: Update) -> Mapping[str, Tensor]:
-        """Return how the clients of updates moved, (K, ...) by leaf; `learning.farthest` compares their lengths.
+        """Return the change that each update makes, (K, ...) by leaf; `learning.farthest` compares their lengths.
 
-        By default these are the leaves in `moved` less the broadcast's, and all others as they are, except integers,
-        counts and precisions.
+        By default these are the leaves in `moved` less the broadcast's, and all other leaves as they are, except
+        integers, counts and precisions.
         """
         was, sent = leaves_of(broadcast), leaves_of(updates)
         others = (*self.counts, *self.positive)
@@ -116,18 +116,18 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
         }
 
     def close(self, server: Server, updates: Update) -> Server:
-        """Return the server's state after the round, from the K >= 1 updates that came, (K, ...) in order of peers."""
+        """Return the server's state after the round, from the K >= 1 arrived updates, (K, ...) in order of peers."""
         ...
 
     def settle(self, before: Client, trained: Client, server: Server, counted: Tensor) -> Client:
-        """Return what clients (...) keep of a round in which they trained.
+        """Return the states that clients (...) keep after a round in which they trained.
 
         Args:
             before: the states before the round.
             trained: the states that `train` returned.
             server: the server's state after the round.
-            counted: (...) bool, whether the client's update is part of the round. State that must agree with the
-                server's has to stay as it was `before` where it is not.
+            counted: (...) bool, whether the client's update is part of the round. Where it is not, state that must
+                agree with the server's has to stay as it was `before`.
         """
         return trained
 
@@ -141,12 +141,12 @@ class CoordinatedAlgorithm(Algorithm[Client, _Broadcast, Update], Protocol[Serve
     def server_fault(self, server: Server) -> Rejection | None:
         """Return why a server state that another peer claims to have computed is invalid; None where it is valid.
 
-        Its numbers were already found to be finite. By default every such state is valid.
+        Its numbers are known to be finite. By default every such state is valid.
         """
         return None
 
     def server_model(self, server: Server) -> Tensor | None:
-        """Return the model that the server would give to a newcomer (S, GM), (n,); None where there is none."""
+        """Return the model that the server would give to a newcomer (S, GM), (n,), or None."""
         ...
 
     def personal_model(self, client: Client) -> Tensor:

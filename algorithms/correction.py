@@ -28,7 +28,7 @@ class Correction:
         return Correction(-strength * anchor_n, strength)
 
     def at(self, x_n: Tensor) -> Tensor:
-        """Return what is added to the gradient at x_n."""
+        """Return the vector that is added to the gradient at x_n."""
         return torch.add(self.shift_n, x_n, alpha=self.pull)
 
     def peer(self, number: int) -> Correction:

@@ -1,9 +1,9 @@
 """DFedAlt and DFedSalt: peers average the base of their networks by gossip, and each keeps its own head.
 
-A round trains the head first, on the base as it was averaged, and then the base under that head. Only the base's group
-is averaged: the head is local to its peer and is never sent. DFedSalt trains the base by sharpness-aware steps, so that
-the peers' bases, each near a flat minimum, lose less by the averaging. With u the base, v the head, f the loss of one
-batch and lr the rate:
+A round trains the head first, on the averaged base, and then the base under that head. Only the base's group is
+averaged: the head is local to its peer and is never sent. DFedSalt trains the base by sharpness-aware steps, so that
+the peers' bases, each near a flat minimum, lose less accuracy by the averaging. With u the base, v the head, f the loss
+of one batch and lr the rate:
 
     u <- u - lr grad_u f(u + rho grad_u f(u, v) / ||grad_u f(u, v)||, v)
 
@@ -36,10 +36,10 @@ from fedpeer.slicing.network import NetworkMap
 
 
 def base_alone(network: NetworkMap, head: Sequence[str] = ()) -> tuple[PartialModel, PartialModel]:
-    """Return the partial models under which all peers average the base, and nobody the head.
+    """Return the partial models under which all peers average the base, and no peer averages the head.
 
     Args:
-        head: the head's modules by dotted name; default: the last one with parameters.
+        head: the head's modules by dotted name; default: the last module with parameters.
     """
     last = [tensor.module for tensor in network.tensors if tensor.kind == "parameter"][-1]
     return PartialModel("base", neurons="all"), PartialModel(LOCAL, modules=tuple(head) or (last,))
@@ -100,8 +100,8 @@ class DFedSalt(DFedAlt):
 
     Args:
         head, head_share: as in DFedAlt.
-        rho: how far along its gradient a base is moved before the gradient of a step is taken, >= 0, in units of the
-            weights; default 0.05. With 0 it is DFedAlt.
+        rho: distance that a base is moved along its gradient before the gradient of a step is taken, >= 0, in units of
+            the weights; default 0.05. With 0 it is DFedAlt.
     """
 
     _: KW_ONLY

@@ -1,6 +1,6 @@
 """DFedAvgM: local steps of SGD with momentum, which starts anew in each round, and then an average with the neighbors.
 
-With x the average that a peer holds, y its model on the way, and theta the momentum, each step is
+With x a peer's average, y its model during the local steps, and theta the momentum, each step is
 
     y+ = y - lr g(y) + theta (y - y-)          from y = y- = x
 

@@ -1,21 +1,22 @@
-"""DisPFL: each peer trains a sparse model of its own by gossip, and an average has those peers that keep a weight.
+"""DisPFL: each peer trains its own sparse model by gossip, and only the peers that keep a weight average it.
 
 A peer keeps a mask m (0 or 1 for each weight) and a model x that is 0 outside it. A round, with mixing matrix W, local
 rate lr, gradients g, and alpha(t) = alpha/2 (1 + cos(pi t / T)) in round t = 0, 1, ... of T:
 
     x <- m * W(m' x) / W m'          only peers that had a weight count in its average; 0 where none had it
     x <- x - lr m * g(x)             the local steps
-    m' = m,   m <- pruned and grown  in each tensor: out goes the part alpha(t) of the kept weights that is smallest in
-                                     magnitude, in come as many others, those of the largest gradient
+    m' = m,   m <- pruned and grown  in each tensor the fraction alpha(t) of the kept weights with the smallest
+                                     magnitude is dropped, and as many others with the largest gradient are added
 
 The two averages are two averaged vectors, m' x and m', so the ratio is exact for each weight, whatever the matrix. The
-price is that twice the numbers of a whole model travel: in these encodings a zero takes as much as another number.
+price is that twice the numbers of a whole model travel: in these encodings a zero takes as many bytes as any other
+number.
 
-A peer sends its model under m', with which it was trained, as the authors' program does: a weight that has just come in
-is not learned yet, and its 0 would count in the averages. Masks are drawn in a peer's first round, differently for each
-peer, with the densities of Erdos-Renyi-Kernel (Evci, Gale, Menick, Castro, Elsen, Rigging the Lottery, ICML 2020,
-section 3): a tensor's density is in proportion to the sum of its shape over its product, and 1 at most. Tensors of one
-dimension, such as biases, stay whole and are not counted.
+A peer sends its model under m', the mask of its training, as the authors' program does: a weight that has just been
+grown is not learned yet, and its 0 would count in the averages. Masks are drawn in a peer's first round, differently
+for each peer, with the densities of Erdos-Renyi-Kernel (Evci, Gale, Menick, Castro, Elsen, Rigging the Lottery, ICML
+2020, section 3): a tensor's density is in proportion to the sum of its dimensions over their product, and 1 at most.
+Tensors of one dimension, such as biases, stay whole and are not counted.
 
 Source: Dai, Shen, He, Tian, Tao, DisPFL: Towards Communication-Efficient Personalized Federated Learning via
 Decentralized Sparse Training, ICML 2022, Algorithms 1 and 2. All peers keep the same share of their weights here.
@@ -40,8 +41,8 @@ from fedpeer.algorithms.gradients import Gradient, gradient_of
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.slicing.network import TensorSpec
 
-#: A mean of masks up to this is rounding, and nobody has the weight: it is a hundred times what float32 loses, and a
-#: tenth of one peer of ten thousand.
+#: A mean of masks up to this is rounding, and no peer has the weight. The bound is a hundred times the rounding of
+#: float32, and a tenth of the share of one peer among ten thousand.
 _NOBODY = 1e-5
 
 
@@ -58,7 +59,7 @@ class SparseModel:
 
     @property
     def mean_n(self) -> Tensor:
-        """The mean of each weight among those that had it, (..., n); 0 where nobody had it."""
+        """The mean of each weight among the peers that had it, (..., n); 0 where no peer had it."""
         return torch.where(self.mask_n > _NOBODY, self.kept_n / self.mask_n.clamp(min=_NOBODY), 0)
 
 
@@ -66,7 +67,7 @@ class SparseModel:
 class PersonalMask:
     """State of a peer between rounds.
 
-    mask_n   (..., n) bool, the weights that it keeps in the next round
+    mask_n   (..., n) bool, the weights that the peer keeps in the next round
     drawn    (...) bool, whether its mask is drawn; before that it keeps all weights
     """
 
@@ -113,7 +114,7 @@ class DisPfl(Algorithm[PersonalMask, SparseModel, SparseModel]):
 
     @cached_property
     def _counts(self) -> tuple[int, ...]:
-        """The number of weights that a peer keeps of each of them, one at least."""
+        """The number of weights that a peer keeps of each tensor with a mask, at least one."""
         found = kernel_densities([each.shape for each in self._sparse], self.density)
         return tuple(max(1, round(part * each.size)) for part, each in zip(found, self._sparse, strict=True))
 
@@ -144,7 +145,7 @@ class DisPfl(Algorithm[PersonalMask, SparseModel, SparseModel]):
         return averaged.mean_n * client.mask_n
 
     def statistics(self, client: PersonalMask, shared: SparseModel) -> dict[str, Tensor]:
-        """Return the share of its weights that each peer keeps, (...)."""
+        """Return the share of the weights that each peer keeps, (...)."""
         return {"kept weights": client.mask_n.to(torch.float32).mean(-1)}
 
     def _slope(self, model_n: Tensor, batches: Batches, step: int, keys: Sequence[int]) -> Tensor:
@@ -173,9 +174,9 @@ class DisPfl(Algorithm[PersonalMask, SparseModel, SparseModel]):
 
 
 def kernel_densities(shapes: Sequence[tuple[int, ...]], density: float) -> list[float]:
-    """Return the density of each tensor, 0 to 1, with which all of them together keep this share of their weights.
+    """Return the densities of tensors, 0 to 1 each, with which all tensors together keep this share of their weights.
 
-    It is in proportion to sum(shape) / prod(shape), and 1 at most (Erdos-Renyi-Kernel).
+    A density is in proportion to sum(shape) / prod(shape), and 1 at most (Erdos-Renyi-Kernel).
     """
     sizes, sums = [math.prod(shape) for shape in shapes], [sum(shape) for shape in shapes]
     whole: set[int] = set()
@@ -190,7 +191,7 @@ def kernel_densities(shapes: Sequence[tuple[int, ...]], density: float) -> list[
 
 
 def _rank(values: Tensor) -> Tensor:
-    """Return the place of each number (..., N) in ascending order; of equal ones the first comes first."""
+    """Return the place of each number (..., N) in ascending order; equal numbers keep their order."""
     order = values.argsort(dim=-1, stable=True)
     places = torch.arange(values.shape[-1], device=values.device).expand_as(order)
     return torch.empty_like(order).scatter_(-1, order, places)

@@ -1,13 +1,13 @@
-"""D-PSGD: a peer takes the average of its neighbors' models, and from there the step that its own model asks for.
+"""D-PSGD: a peer takes the average of its neighbors' models, and then a step along its own model's gradient.
 
 With mixing matrix W, own gradients g and rate lr, peer by peer:
 
     x+ = W x - lr g(x)
 
-The gradient is taken at the model before the averaging. So both can be done at the same time, which is what the method
-is for; `full-averaging` with one step in a round is W (x - lr g(x)) instead. A round of training is one step, with the
-mean gradient of all of the round's batches. The paper's W is symmetric and doubly stochastic: one exchange of push-sum
-on a graph on which all peers have equally many neighbors.
+The gradient is taken at the model before the averaging. So both can be done at the same time, which is the purpose of
+the method; `full-averaging` with one step in a round is W (x - lr g(x)) instead. A round of training is one step, with
+the mean gradient of all of the round's batches. The paper's W is symmetric and doubly stochastic: one exchange of
+push-sum on a graph on which all peers have equally many neighbors.
 
 Source: Lian, Zhang, Zhang, Hsieh, Zhang, Liu, Can Decentralized Algorithms Outperform Centralized Algorithms? A Case
 Study for Decentralized Parallel Stochastic Gradient Descent, NIPS 2017, Algorithm 1.

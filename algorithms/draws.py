@@ -36,7 +36,7 @@ class Draws:
 
 
 def branch(key: int, number: int) -> int:
-    """Return the key of part `number` of a piece of work whose parts must not draw the same numbers."""
+    """Return the key of part `number` of a task whose parts must not draw the same numbers."""
     return Draws(key).key("part", round=number)
 
 
@@ -45,11 +45,12 @@ def guarded(key: int) -> Iterator[None]:
     """Seed torch's global generator from `key` inside, and restore it afterwards.
 
     For library code that draws from it (`nn.Dropout`, the modules' own initialization): the one exception to "nothing
-    seeds a global generator". CUDA devices have generators of their own, which are seeded and restored likewise.
+    seeds a global generator". CUDA devices have their own generators, which are seeded and restored in the same way.
     """
     devices = list(range(torch.cuda.device_count())) if torch.cuda.is_available() else []
     with torch.random.fork_rng(devices=devices):
-        # Not `torch.manual_seed`: for each kind of device that is not there it formats the stack, for a millisecond.
+        # Not `torch.manual_seed`: for each kind of device that is absent it formats the stack, which takes a
+        # millisecond.
         torch.default_generator.manual_seed(key >> 65)
         if devices:
             torch.cuda.manual_seed_all(key >> 65)

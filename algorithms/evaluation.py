@@ -14,10 +14,10 @@ from fedpeer.algorithms.losses import Loss, score_sums
 from fedpeer.algorithms.precision import widest
 from fedpeer.algorithms.steppers import Stepper
 
-#: Examples evaluated at once: few enough to bound the memory of activations, enough for efficient matrix products. Of
-#: texts that are continued these are the places, each of which has outputs for a whole vocabulary.
+#: Examples evaluated at once: few enough to bound the memory of activations, enough for efficient matrix products. For
+#: next-token tasks it counts the places of a text, since each has outputs for a whole vocabulary.
 EVALUATED_AT_ONCE = 2048
-#: The same of a block of peers.
+#: The same for a block of peers.
 BLOCK_EVALUATED_AT_ONCE = 4096
 
 
@@ -27,7 +27,7 @@ def evaluate(
     """Return (score, loss): accuracy as a fraction or root-mean-square error, and the mean loss.
 
     Args:
-        view: the peer's own, without a leading dimension.
+        view: the peer's own view, without a leading dimension.
         score_scale: one unit of the targets in units of the data.
     """
     score = total = 0.0
@@ -45,11 +45,11 @@ def evaluate_block(
     view: BatchView | None,
     score_scales: Sequence[float],
 ) -> list[tuple[float, float]]:
-    """Return what `evaluate` does for each of B peers, in few calls for all: on a GPU calls are most of the time.
+    """Return the results of `evaluate` for each of B peers, in few calls: on a GPU, calls take most of the time.
 
     Args:
         parts: the peers' examples, of the same inputs; they may differ in number.
-        view: the peers', with a leading dimension.
+        view: the peers' view, with a leading dimension.
         score_scales: one for each peer.
     """
     x_NF, device = parts[0].x_NF, x_Bn.device
@@ -70,7 +70,7 @@ def evaluate_block(
 
 
 def _means(loss: Loss, score: float, total: float, examples: int, score_scale: float) -> tuple[float, float]:
-    """Return score and mean loss, from the sums over so many examples; of none they are not defined, NaN."""
+    """Return score and mean loss, from the sums over `examples` examples; NaN for 0 examples."""
     if not examples:
         return math.nan, math.nan
     mean = score / examples
@@ -84,7 +84,7 @@ def losses(stepper: Stepper, loss: Loss, x_n: Tensor, examples: Examples, view: 
 
 
 def _places(loss: Loss, examples: Examples) -> int:
-    """Return the number of places of an example that have outputs of their own."""
+    """Return the number of places of an example that each have outputs."""
     return examples.y_M.shape[1] if loss.continues else 1
 
 

@@ -1,9 +1,9 @@
 """Diagonal Gaussians in natural parameters: the algebra of VIRTUAL, and of any method that multiplies densities.
 
-A Gaussian factor over D weights is held as chi = mu / sigma^2 and xi = 1 / sigma^2. Products of densities add natural
+A Gaussian factor over D weights is stored as chi = mu / sigma^2 and xi = 1 / sigma^2. Products of densities add natural
 parameters, ratios subtract them, powers scale them; so a ratio may have a negative precision. That is a valid factor
-(it widens what it is multiplied into), but no distribution: it has no mean. Such precisions keep their sign, and are
-floored only where a factor has to serve as a distribution (`floored`), never in what is stored or sent.
+(it widens the density that it is multiplied with), but no distribution: it has no mean. Such precisions keep their
+sign, and are floored only where a factor has to serve as a distribution (`floored`), never in a stored or sent factor.
 
 No randomness and no networks here. Source: Corinzia, Beuret, Buhmann, Variational federated multi-task learning, 2021,
 appendix B.
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 #: Least precision of a factor that serves as a distribution, in 1 / weight^2. A weight of order 1 with a standard
-#: deviation of 1000 is unknown for every purpose; a lower floor would only cost digits.
+#: deviation of 1000 is unknown for all practical purposes; a lower floor would only cost digits.
 PRECISION_FLOOR = 1e-6
 
 
@@ -83,13 +83,13 @@ def gaussian_kl(posterior: Gaussian, reference: Gaussian) -> Tensor:
     """
     ratio_D = reference.xi_D / posterior.xi_D
     apart_D = posterior.mu_D - reference.mu_D
-    # In this order float32 keeps the digits of two close Gaussians: ratio - 1 is exact, and the logarithm as small.
+    # In this order float32 keeps the digits of two close Gaussians: ratio - 1 is exact, and as small as the logarithm.
     return 0.5 * (reference.xi_D * apart_D**2 + ((ratio_D - 1) - ratio_D.log()))
 
 
 def kl_slopes(mu_D: Tensor, sigma_D: Tensor, reference: Gaussian) -> tuple[Tensor, Tensor]:
     """Return the derivatives of `gaussian_kl` to `reference` by the posterior's mu and by its sigma, (..., D) each.
 
-    In closed form, for a training step: autograd through natural parameters takes thirty times as long.
+    The form is closed, for training steps: autograd through natural parameters takes thirty times as long.
     """
     return reference.xi_D * mu_D - reference.chi_D, reference.xi_D * sigma_D - 1 / sigma_D

@@ -1,21 +1,21 @@
 """Gradient tracking by gossip (DIGing): peers average their models and an estimate of the mean gradient of all peers.
 
-Where peers hold different data, gossip with plain gradient steps of a constant rate ends near the best common model and
-not at it: each peer's own gradient pulls it back. Here a peer steps along y, which follows the mean of all peers'
+If peers have different data, gossip with plain gradient steps of a constant rate ends near the best common model, not
+at it: each peer's own gradient pulls it away. Here a peer steps along y, which follows the mean of all peers'
 gradients, so that all reach the exact minimum if losses are convex and gradients are those of all examples. With mixing
 matrix W, own gradients g and rate lr, peer by peer:
 
     x+ = W x - lr y          y+ = W y + g(x+) - g(x)
 
-While the columns of W sum to one, sum y = sum g: the sum of y changes by the peers' own g+ - g only. A round of
-training is one step, with the mean gradient of all of the round's batches; both vectors are averaged after it. Model,
-tracker and gradient begin at (x, 0, 0), so that the first round takes the first gradient and no step. The bound on lr
-falls with the spectral gap of W, and is below that of plain gossip.
+If the columns of W sum to one, sum y = sum g, since only the peers' own g+ - g change the sum of y. A round of training
+is one step, with the mean gradient of all of the round's batches; both vectors are averaged after it. Model, tracker
+and gradient begin at (x, 0, 0), so that the first round takes the first gradient and no step. The bound on lr falls
+with the spectral gap of W, and is below that of plain gossip.
 
 Source: Nedic, Olshevsky, Shi, Achieving Geometric Convergence for Distributed Optimization over Time-Varying Graphs,
 SIAM Journal on Optimization 2017, Algorithm DIGing. On graphs whose matrices do not conserve the plain sum (push-sum
-where some peers have more neighbors than others) the paper has another algorithm, Push-DIGing; there take exact,
-push-pull, or a graph on which all peers have equally many neighbors.
+where some peers have more neighbors than others) the paper has another algorithm, Push-DIGing. With such graphs take
+exact or push-pull averaging, or a graph on which all peers have equally many neighbors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The gradient of a batch's loss as a flat vector, for algorithms whose steps are not an optimizer's.
 
-In closed form for stacks of linear layers; with autograd, one peer after the other, for everything else. Local steps
-along the gradient itself are in `steppers.py`.
+Stacks of linear layers have a closed form; all other networks use autograd, one peer after the other. Local steps along
+the gradient itself are in `steppers.py`.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class Gradient(Protocol):
             inputs: (..., b, *F).
             targets: (..., b, ...).
             keys: one for each peer, for dropout.
-            weights: (..., b) of the examples; None: all count alike.
+            weights: (..., b) weights of the examples; None: all equal.
         """
         ...
 
@@ -47,7 +47,7 @@ def gradient_of(module: nn.Module, layout: FlatLayout, loss: Loss) -> Gradient:
         AlgorithmError: the module has its own learning rule, or running statistics.
     """
     check_gradients(module)
-    if layout.n != layout.n_parameters:  # they would never be learned
+    if layout.n != layout.n_parameters:  # running statistics would never be learned
         raise AlgorithmError("the network keeps running statistics, which have no gradient; take one without them")
     layers = linear_stack.recognise(module)
     if layers and loss.delta is not None:
@@ -70,7 +70,7 @@ def gradient_of(module: nn.Module, layout: FlatLayout, loss: Loss) -> Gradient:
 
 
 def _one_or_many(block: Gradient) -> Gradient:
-    """Return a gradient of one peer or of a block, from that of a block."""
+    """Return a gradient for one peer or a block, from one that takes a block only."""
 
     def gradient(
         x_n: Tensor, inputs: Tensor, targets: Tensor, keys: Sequence[int], weights: Tensor | None = None

@@ -1,8 +1,8 @@
-"""A state as named tensors, and back, so that any algorithm's state can be kept, sent and stacked without knowing it.
+"""Conversion of a state to named tensors and back, so that code can keep, send and stack any algorithm's state.
 
 States, broadcasts and updates are frozen dataclasses whose fields are tensors or such dataclasses again. Their tensors
 are the *leaves*, each named by its path (`factor.chi_D`). Code that keeps, saves or sends a state sees only the leaves;
-a template, any state of the same class, is what they are put back into.
+a template, any state of the same class, tells how to put them back together.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def rebuilt(template: T, tensors: Mapping[str, Tensor], path: str = "") -> T:
 
 
 def map_leaves(function: Callable[..., Tensor], state: T, *others: T) -> T:
-    """Return the state whose leaves are the function of the leaves of these states, all of one class."""
+    """Return the state whose leaves are the function's results for the leaves of these states, all of one class."""
     rows = [leaves_of(each) for each in (state, *others)]
     return rebuilt(state, {name: function(*(row[name] for row in rows)) for name in rows[0]})
 

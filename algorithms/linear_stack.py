@@ -25,14 +25,14 @@ _ACTIVATIONS: dict[type[nn.Module], str] = {
     nn.ReLU: "relu",
     nn.Identity: "identity",
 }
-#: In place, z -> a.
+#: Activations, in place: z -> a.
 FORWARD: dict[str, Callable[[Tensor], Tensor]] = {
     "sigmoid": Tensor.sigmoid_,
     "tanh": Tensor.tanh_,
     "relu": Tensor.relu_,
     "identity": lambda z: z,
 }
-#: (the gradient behind the activation, the activation's own result `a`) -> the gradient before it.
+#: (gradient at the activation's result, that result `a`) -> gradient at the activation's input.
 BACKWARD: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "sigmoid": torch.ops.aten.sigmoid_backward,
     "tanh": torch.ops.aten.tanh_backward,
@@ -48,9 +48,9 @@ class Layer:
     fan_in       number of inputs
     fan_out      number of outputs
     weight       first place of its weight (fan_out, fan_in) in x_n
-    bias         first place of its bias in x_n; None: it has none
+    bias         first place of its bias in x_n; None: no bias
     activation   "identity", "sigmoid", "tanh" or "relu"
-    frozen       whether steps leave it as it is; default False
+    frozen       whether steps do not change it; default False
     """
 
     fan_in: int
@@ -103,13 +103,14 @@ def recognise(module: nn.Module) -> tuple[Layer, ...] | None:
 
 
 def _hooked(module: nn.Module) -> bool:
-    """Return whether something (spectral normalisation, a user's hook) changes what a forward pass computes."""
+    """Return whether a hook (spectral normalisation's, a user's) changes the result of a forward pass."""
     return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
 def affine(a: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
-    """Return a (..., b, in) times the transposed weight (..., in, out) plus bias (..., 1, out), with no or one leading
-    dimension.
+    """Return a (..., b, in) times the transposed weight (..., in, out) plus bias (..., 1, out).
+
+    There is at most one leading dimension.
     """
     if bias is None:
         return a @ transposed
@@ -133,11 +134,11 @@ def activations(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> list[
 
 
 def add_gradient_(layers: tuple[Layer, ...], x_n: Tensor, seen: list[Tensor], slope: Tensor, total_n: Tensor) -> None:
-    """Add to total_n, in place, the gradient at x_n of what has the gradient `slope` at the last result.
+    """Add a gradient at x_n to total_n, in place: that of a function whose gradient at the last result is `slope`.
 
     Args:
         x_n: (n,) or (B, n), like total_n.
-        seen: what `activations` returned.
+        seen: the results of `activations`.
     """
     for depth in reversed(range(len(layers))):
         layer = layers[depth]
@@ -196,7 +197,7 @@ def train_stack(
 
 
 def _thawed_(layers: tuple[Layer, ...], added_n: Tensor) -> Tensor:
-    """Return what is added to gradients, with zeros for layers that are not trained."""
+    """Return the vector added to gradients, with zeros for layers that are not trained."""
     for layer in layers:
         if layer.frozen:
             for piece in (layer.weights(added_n), layer.biases(added_n)):

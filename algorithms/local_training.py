@@ -1,7 +1,7 @@
-"""Local training: the local steps of every peer between two averagings, whatever is averaged.
+"""Local training: the local steps of every peer between two averagings, whichever partial models are averaged.
 
 Training alone, partial averaging (Bouchra Pilet, Frey, Taiani 2021, Algorithms 1 and 2, the line `N.TRAIN(D)`), full
-averaging and training on pooled data are this one algorithm; they differ in what is shared.
+averaging and training on pooled data are this one algorithm; they differ in what they share.
 
 Imports no torch, like `contract.py`.
 """
@@ -53,7 +53,7 @@ class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
         self, client: TrainingState, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[TrainingState, ServerModel]:
         stepper = self.context.stepper
-        # Without state nobody needs to know, and a GPU need not wait for the answer.
+        # Without optimizer state the answer does not matter, and a GPU need not wait for it.
         stateless = stepper.state_size == 0 or self.context.optimizer_state == "reset"
         fresh = stateless or not bool(client.trained.all())
         trained_n, optimizer_k = _steps(stepper, received.model_n, client.optimizer_k, fresh, batches, keys)
@@ -91,7 +91,7 @@ class Pooled(LocalTraining):
     """One model, trained on the examples of all peers in one place: a baseline that no federation can run.
 
     Args:
-        lam: weight of the regulariser > 0, of a linear model with MOCHA's objective, fitted by its solver; none
+        lam: weight > 0 of the regulariser of a linear model with MOCHA's objective, fitted by MOCHA's solver; none
             (default): train the network.
         passes: passes of that solver over all examples in a round, > 0; default 50.
     """
@@ -112,8 +112,8 @@ def fresh_steps(
 ) -> Tensor:
     """Return the parameters (..., n) after a round's steps from start_n (..., n), with a fresh optimizer.
 
-    The optimizer's state is dropped afterwards. Clients of a server train like this: a state they remembered would
-    belong to a model that they no longer hold.
+    The optimizer's state is dropped afterwards. Clients of a server train like this: a stored state would belong to a
+    model that they no longer have.
 
     Args:
         correction: (..., n), added to the gradient of every step.

@@ -20,7 +20,7 @@ from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice, StateLayout
 from fedpeer.slicing.flat import FlatLayout
 
-#: Examples evaluated at once: a convolution's activations take much memory, and larger batches are slower for it.
+#: Examples evaluated at once: a convolution's activations take so much memory that larger batches are slower.
 AT_ONCE = 500
 
 
@@ -34,8 +34,8 @@ class Loop:
         self._optimizer = optimizer
         self._trained = [p for p in self._module.parameters() if p.requires_grad]
         self._state = StateLayout.probe(optimizer, self._trained)
-        # Counters, such as that of batch normalisation, are each peer's own and never averaged. A row holds the counts
-        # since the start, so that a new peer's row is zeros whatever value the module starts from.
+        # Each peer has its own counters, such as that of batch normalisation, which are never averaged. A row holds the
+        # counts since the start, so that a new peer's row is zeros, whatever the module's initial counts.
         self._counters = [(b, b.clone()) for b in self._module.buffers() if not b.is_floating_point()]
 
     @property

@@ -22,8 +22,8 @@ from torch.nn import functional
 
 from fedpeer.algorithms.precision import widest
 
-#: What a data set asks for: one of some classes, which of some labels hold, numbers, the rest of a pattern of 0 and 1,
-#: or the token after each place of a text.
+#: The answer that a data set asks for: one of some classes, which of some labels hold, numbers, the rest of a pattern
+#: of 0 and 1, or the token after each place of a text.
 Task = Literal["classification", "multi-label", "regression", "completion", "next-token"]
 
 
@@ -37,9 +37,9 @@ class Loss:
                for next tokens z is (..., B, T, V) and y (..., B, T) int64, -1 where there is none
     delta      delta(z_...BC, y_...B) -> d(sum over the batch)/dz, (..., B, C): divide by B for the gradient of `value`;
                None: there is no closed form
-    task       what a data set must ask for
-    code       for the compiled single-sample loop; -1: there is none for this loss
-    sigmoids   whether its outputs are independent of one another, so that one is enough for two classes; default False
+    task       the task of the data sets that it is for
+    code       number of the loss in the compiled single-sample loop; -1: not in it
+    sigmoids   whether its outputs are independent, so that one output is enough for two classes; default False
     each       each(z_...BC, y_...B) -> (..., B): the loss of each example, of which `value` is the mean; default None:
                examples of this loss have no weights
     """
@@ -59,7 +59,7 @@ class Loss:
 
     @property
     def marks(self) -> bool:
-        """True if targets are labels, each of which holds or not."""
+        """True if targets are labels, and each label holds or not."""
         return self.task == "multi-label"
 
     @property
@@ -73,7 +73,7 @@ class Loss:
         return self.task != "regression"
 
     def mean(self, z: Tensor, y: Tensor, weight: Tensor | None) -> Tensor:
-        """Return the mean over the batch, (...), weighted by (..., B) > 0; None: all examples count alike."""
+        """Return the mean over the batch, (...), weighted by (..., B) > 0; None: equal weights."""
         if weight is None:
             return self.value(z, y)
         assert self.each is not None, f"{self.name} has no weights"
@@ -189,7 +189,7 @@ LOSSES: dict[str, Loss] = {
         Loss("mean-squared-error", _mean_squared_error, _mean_squared_error_delta, "regression", 3),
         Loss("mean-absolute-error", _mean_absolute_error, None, "regression", -1),
         Loss("huber", _huber, None, "regression", -1),
-        # The share of units that are wrong.
+        # The fraction of wrong units.
         Loss("completion", _wrong, None, "completion", -1),
         Loss("next-token", _next_token, None, "next-token", -1, each=_next_tokens),
     )
@@ -204,7 +204,7 @@ def predicted(z_BC: Tensor) -> Tensor:
 
 
 def completed(z_BV: Tensor, y_BV: Tensor) -> Tensor:
-    """Return whether an answer has at least as many right ones as wrong units, (..., B).
+    """Return whether an answer has at least as many right ones as it has wrong units, (..., B).
 
     ones(c AND a) >= ones(c XOR a), of the expected pattern c and the answer a (partial averaging 2021, section V.5).
     """
@@ -222,7 +222,7 @@ def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     """Return (right answers, or summed squared errors; summed loss) over the batch, in the device's widest type.
 
     An answer of labels counts as the share of them that is right.
-    Sums and not means, so that a test set can be evaluated in pieces.
+    It returns sums, not means, so that a test set can be evaluated in pieces.
     """
     wide = widest(z.device)
     summed_loss = loss.value(z, y).to(wide) * z.shape[-3 if loss.continues else -2]

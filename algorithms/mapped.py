@@ -1,10 +1,9 @@
 """Local steps of a block of peers as one program: vmap of the gradient, one elementwise optimizer for all of them.
 
-A `Stepper` (see `steppers.py`). For a shape of a block and a batch that comes again and again, the gradient is traced:
-the list of operations that vmap and grad come to is run from then on. These are the same operations with the same bits,
-at a third of the time for small networks, where finding the list is most of it. The optimizer holds the block's
-parameters as one (B, n) tensor. Between rounds its state is one row for each peer; a step count, common to the block,
-is in every row.
+A `Stepper` (see `steppers.py`). If a shape of block and batch recurs often, the gradient is traced, and from then on
+the traced list of the operations of vmap and grad is run. These are the same operations with the same bits, at a third
+of the time for small networks, where finding the list is most of it. The optimizer holds the block's parameters as one
+(B, n) tensor. Between rounds its state is one row for each peer; a step count, common to the block, is in every row.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from fedpeer.slicing.flat import FlatLayout
 
 #: (x_Bp, inputs, targets, and weights of the examples if they have any) -> gradient_Bp
 Gradient = Callable[..., Tensor]
-#: Steps of a shape before its gradient is traced: tracing takes as long as it saves in about that many further steps.
+#: Steps of a shape before its gradient is traced: tracing takes about as long as it saves in as many further steps.
 STEPS_BEFORE_TRACE = 100
 
 
@@ -52,7 +51,7 @@ class Mapped:
             result: Tensor = functional_call(self._module, layout.unflatten(x_n), (inputs,))
             return result
 
-        # By the number of arguments: the trace takes no optional ones.
+        # Keyed by the number of arguments: the trace takes no optional ones.
         self._gradients: dict[int, Gradient] = {3: vmap(grad(value)), 4: vmap(grad(weighted))}
         self._steps = Counter[tuple[object, ...]]()
         self._written: dict[tuple[object, ...], Gradient] = {}
@@ -115,7 +114,7 @@ class Mapped:
         return StateLayout(entries, sum(torch.Size(shape).numel() for _, _, shape in entries))
 
     def _columns(self, s_Bk: Tensor) -> Tensor:
-        """Return one row as `_block_state` has it, from one row a peer (B, k); a step count is common to the block."""
+        """Return one row as `_block_state` lays it out, from one row a peer (B, k); peers share a step count."""
         pieces, at = [], 0
         for _, _, shape in self._state.entries:
             length = torch.Size(shape).numel()

@@ -5,8 +5,8 @@ phi, and a mixing matrix W in which each peer of a pair has one half, its next s
 
     delta+ = alpha delta + beta W Delta - gamma (phi - W phi)          phi+ = phi + delta+
 
-The term with gamma pulls the two of a pair together. Both averages enter as one sum, gamma W z with z = phi + beta /
-gamma Delta, so peers send z alone, which is half as much as phi and Delta:
+The term with gamma pulls the two peers of a pair together. Both averages enter as one sum, gamma W z with z = phi +
+beta / gamma Delta, so peers send only z, half as many numbers as phi and Delta:
 
     delta+ = alpha delta + gamma (W z - phi)
 
@@ -15,12 +15,13 @@ program, z is theta, and the steps are those of `learning.outer: sgd,lr=BETA,mom
 
 Running statistics of normalization are averaged as they are (`running_statistics.py`).
 
-Differences between many peers die out where gamma < 2 (1 - alpha^2). This bound is ours, for peers that do not train
-and pairs that are drawn anew each time, from the second moments of phi and delta; a test plays both sides of it.
+Differences between many peers decay to 0 if gamma < 2 (1 - alpha^2). This bound is fedpeer's own, from the second
+moments of phi and delta, for peers that do not train and for new random pairs each time; a test checks both sides of
+it.
 
 Source: Kolehmainen, Blagoev, Donaghy, Ersoy, Nies, NoLoCo: No-all-reduce Low Communication Training Method for Large
-Models, 2025, the section on the optimizer, with alpha and beta of its experiments. Its pipeline stages, through which
-activations take random routes, are left out.
+Models, 2025, the section on the optimizer, with alpha and beta of its experiments. Its pipeline stages, with random
+routes of activations, are left out.
 """
 
 from __future__ import annotations

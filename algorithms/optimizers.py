@@ -20,16 +20,17 @@ class OptimizerError(ValueError):
     """The optimizer or one of its settings cannot be used; the message gives the reason and the way out."""
 
 
-#: They need sparse gradients, a closure or several passes a step: not a function of (parameters, gradient, state).
+#: Optimizers that need sparse gradients, a closure or several passes a step: their step is no function of (parameters,
+#: gradient, state).
 _REFUSED = {"LBFGS": "it needs a closure", "SparseAdam": "it needs sparse gradients"}
-#: Their state is per scalar: they treat a flat vector of all parameters, or of many peers, like the separate tensors.
+#: Optimizers with state per scalar: a flat vector of all parameters, or of many peers, is like separate tensors.
 ELEMENTWISE = frozenset(
     ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
 )
 
 
 def names() -> dict[str, str]:
-    """Return lower-case name -> torch's class name, of every optimizer that can be used."""
+    """Return lower-case name -> torch's class name, for every optimizer that can be used."""
     found = {
         name.lower(): name
         for name, kind in vars(torch.optim).items()
@@ -56,7 +57,7 @@ class OptimizerChoice:
 
     @property
     def elementwise(self) -> bool:
-        """True if its state is per scalar, so that it treats the vectors of many peers like separate tensors."""
+        """True if the state is per scalar, so that the vectors of many peers are treated like separate tensors."""
         return self.kind in ELEMENTWISE if self.own is None else _elementwise(self)
 
     @property
@@ -97,13 +98,13 @@ class OptimizerChoice:
         try:
             return kind(parameters, **self.settings)
         except (TypeError, ValueError, RuntimeError) as problem:
-            # Torch's optimizer of matrices alone says which parameter is none, and not what to do.
+            # Torch's optimizer for matrices says which parameter is not a matrix, but not what to do.
             way_out = "; take a network without biases and normalization, or another optimizer" * (self.kind == "Muon")
             raise OptimizerError(f'optimizer "{self.kind}": {problem}{way_out}') from None
 
     @cached_property  # each peer asks for it in each round
     def _class(self) -> Callable[..., torch.optim.Optimizer]:
-        """Torch's class, which has all of the settings.
+        """Torch's class of this name, which accepts all of the settings.
 
         Raises:
             OptimizerError: unknown name or setting.
@@ -140,7 +141,7 @@ class OptimizerChoice:
 def _elementwise(choice: OptimizerChoice) -> bool:
     """Try whether an optimizer treats one tensor of two vectors as it treats the pieces of each by themselves.
 
-    Norms of whole tensors, or of all of them, would mix the peers of a block.
+    Norms of whole tensors, or of all tensors together, would mix the peers of a block.
     """
     start_2n, *gradients = torch.randn(5, 2, 6, generator=torch.Generator().manual_seed(0))
     try:

@@ -1,4 +1,4 @@
-"""Settings of outer steps (`outer_steps.py`), without torch: checking a file needs none."""
+"""Settings of outer steps (`outer_steps.py`), without torch, which checking a file does not need."""
 
 from __future__ import annotations
 

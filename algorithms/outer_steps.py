@@ -1,21 +1,21 @@
-"""Outer steps: what a peer's model changed from one averaging to the next is a gradient for a second optimizer.
+"""Outer steps: the change of a peer's model from one averaging to the next is a gradient for a second optimizer.
 
 A peer trains for some rounds from a model a, its group averages, and the average is z. Without an outer optimizer the
-peer goes on from z. With one of learning rate lr and momentum mu it goes on from
+peer goes on from z. With an outer optimizer of learning rate lr and momentum mu the peer goes on from
 
     m <- mu m + (a - z)        a <- a - lr m                         sgd (SlowMo, Wang et al. 2020, Algorithm 1)
     m <- mu m + (a - z)        a <- a - lr ((a - z) + mu m)          nesterov (DiLoCo, Douillard et al. 2023)
 
-The average of the models is a minus the average of the peers' changes wherever all began from the same a, and by gossip
-each peer takes the step with its own estimate z. As the step is linear, the mean over the peers takes the same step as
-the mean of their models, whatever is left of their differences. Nothing else is sent, and push-sum conserves its mass:
-the step is part of the peer's own change, like its training.
+If all peers began from the same a, the average of the models is a minus the average of the peers' changes. By gossip
+each peer takes the step with its own estimate z. Since the step is linear, the mean of the peers' models takes the same
+step, however much the models still differ. Nothing else is sent, and push-sum conserves its mass: the step is part of
+the peer's own change, like its training.
 
 Each slice may have its own optimizer and its own number of rounds between two averagings, so that a parameter's step
-depends on its peer. A step follows the last round before an averaging, by number, whether or not it came about: a peer
-that was alone then takes the step with its own change.
+depends on its peer. A step follows the last round before an averaging, by its number, whether or not the averaging took
+place: a peer that was alone then takes the step with its own change.
 
-Running statistics of normalization take none (`running_statistics.py`): a peer goes on from their average.
+Running statistics of normalization take no outer steps (`running_statistics.py`): a peer goes on from their average.
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ class OuterRules:
     """The outer steps of all parameters of all peers.
 
     rules     the distinct rules
-    rule_Cn   (C, n) int8: for each kind of peer the number of each parameter's rule; -1: it takes no outer steps
-    kind_P    (P,) int64: each peer's kind, in the order of `Batches.number`; a peer of its own is the only one
+    rule_Cn   (C, n) int8: for each kind of peer the number of each parameter's rule; -1: no outer steps
+    kind_P    (P,) int64: each peer's kind, in the order of `Batches.number`; for a single peer one entry
     """
 
     rules: tuple[OuterRule, ...]
@@ -60,12 +60,12 @@ class OuterRules:
     kind_P: Tensor
 
     def alone(self, number: int) -> OuterRules:
-        """Return the rules of this peer, for itself."""
+        """Return the rules of this peer alone."""
         kind = int(self.kind_P[number])
         return replace(self, rule_Cn=self.rule_Cn[kind : kind + 1], kind_P=torch.zeros(1, dtype=torch.int64))
 
     def of_parameters(self, count: int) -> OuterRules:
-        """Return the rules of the first `count` numbers; those after them, running statistics, take no outer steps."""
+        """Return the rules for the first `count` numbers; running statistics, after them, take no outer steps."""
         rule_Cn = self.rule_Cn.clone()
         rule_Cn[:, count:] = -1
         return replace(self, rule_Cn=rule_Cn)
@@ -74,7 +74,7 @@ class OuterRules:
         return replace(self, rule_Cn=self.rule_Cn.to(device), kind_P=self.kind_P.to(device))
 
     def of(self, number: Tensor | None) -> Tensor:
-        """Return the rule of each parameter, (..., n), of peers with these numbers; None: of a peer of its own."""
+        """Return the rule of each parameter, (..., n), for peers with these numbers; None: for a single peer."""
         return self.rule_Cn[0] if number is None else self.rule_Cn[self.kind_P[number]]
 
 
@@ -85,7 +85,7 @@ class OuterState:
     inner        state of the algorithm whose results take outer steps
     anchor_n     (..., n) model from which the next outer step is taken, a
     momentum_n   (..., n) m
-    round        (...) int64, number of the peer's last round of training; 0: it has none
+    round        (...) int64, number of the peer's last round of training; 0: none yet
     """
 
     inner: Any
@@ -135,12 +135,12 @@ def outer_step(
     """Return the model (..., n) from which a round of training begins, and the state after its outer steps.
 
     Args:
-        received_n: (..., n) what the peer holds after the last averaging.
+        received_n: (..., n) the peer's estimate after the last averaging.
     """
     rule_n, since, now = rules.of(batches.number), client.round, batches.round - 1
     start_n, anchor_n, momentum_n = received_n, client.anchor_n, client.momentum_n
     for number, rule in enumerate(rules.rules):
-        # An averaging lies between the last round of training and this one, which may not be the next.
+        # An averaging lies between the last round of training and this one; there may be other rounds between them.
         due = (since > 0) & (torch.div(since - 1, rule.every, rounding_mode="floor") < now // rule.every)
         steps_n = (rule_n == number) & due.unsqueeze(-1)
         change_n = anchor_n - received_n

@@ -1,8 +1,8 @@
-"""A user's own loss, as any other: computed for one batch or for the batches of many peers, and checked once.
+"""A user's own loss as a `Loss`: computed for one batch or for the batches of many peers, and checked once.
 
 The function gets the outputs of one batch, (B, K), and its targets: classes (B,) int64, numbers (B, K), or labels of 0
 and 1, (B, K). It returns the loss of each example, (B,), or their mean, (). It is differentiated by autograd, and
-computed for many peers at once by `torch.func.vmap`, so it is made of torch's operations alone.
+computed for many peers at once by `torch.func.vmap`, so it must consist of torch's operations only.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def check_own_loss(loss: Loss, outputs: int) -> None:
     """Compute a user's own loss and its gradient for one batch and for the batches of two peers.
 
     Raises:
-        LossError: it fails, or gives other numbers for two peers than for each of them.
+        LossError: it fails, or gives other numbers for two peers together than for each alone.
     """
     z_2BK = torch.linspace(-1, 1, 6 * outputs).view(2, 3, outputs)
     y_2B = torch.arange(6).view(2, 3) % outputs if loss.classifies else 0.5 * z_2BK.flip(0)

@@ -1,8 +1,8 @@
 """Local steps of a network with its own learning rule, which is not gradient descent.
 
-A `Stepper` (see `steppers.py`). Such a module has `learn_`, which shows it patterns one after the other; the optimizer
-gives the rate and nothing else. A round is computed in the device's widest type and rounded at its end: whether a sum
-reaches a threshold must not depend on the order in which a batch of peers, or one peer, adds it up.
+A `Stepper` (see `steppers.py`). Such a module has `learn_`, which presents patterns one after the other; the optimizer
+only gives the rate. A round is computed in the device's widest type and rounded at its end, since the order of
+additions, in a batch of peers or for one peer, must not decide whether a sum reaches a threshold.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def rate_of(optimizer: OptimizerChoice) -> float:
     """Return the rate of a rule that moves a weight by half the rate times the distance to its target.
 
     Raises:
-        OptimizerError: the optimizer is more than a rate, or the rate would take weights beyond their bounds.
+        OptimizerError: the optimizer has more than a rate, or the rate would move weights beyond their bounds.
     """
     if not optimizer.plain_sgd:
         raise OptimizerError(

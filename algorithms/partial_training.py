@@ -46,12 +46,12 @@ class HeadFirst:
 
     @cached_property
     def _steppers(self) -> tuple[Stepper, Stepper]:
-        """The stepper of the head, and that of the base."""
+        """The stepper of the head, and the stepper of the base."""
         base_D = self.context.base_D(self.head)
         return self.context.training_only(self.head_D), self.context.training_only(base_D)
 
     def steps(self, steps: int) -> tuple[range, range]:
-        """Return the numbers of the steps that train the head, and of those that train the base.
+        """Return the numbers of the steps that train the head, and of the steps that train the base.
 
         Each trains in at least one step, if the share is above 0; with a single step both train in it.
         """

@@ -14,10 +14,10 @@ J clients, D numbers of the head (weights and biases), N examples, F features, C
 functions take leading dimensions; `...` below stands for them.
 
 Source: Zhu, Ma, Blaschko, Confidence-aware Personalized Federated Learning via Variational Expectation Maximization,
-CVPR 2023. Two signs there differ from what is meant: Algorithm 1, line 9, and the display under "Monte-Carlo
-approximation" must read sum of negative log-likelihoods *plus* KL to be minimised. The data term is a sum over all n_j
-examples, never a mean, or the prior would be n_j times too strong. The Jensen bound of eq. (10) is no bound as printed;
-the exact KL is as cheap and is used.
+CVPR 2023. Two signs there are misprints: in Algorithm 1, line 9, and in the display under "Monte-Carlo approximation",
+the sum of negative log-likelihoods *plus* KL is to be minimised. The data term is a sum over all n_j examples, never a
+mean, or the prior would be n_j times too strong. The Jensen bound of eq. (10) is no bound as printed; the exact KL is
+as cheap and is used.
 """
 
 from __future__ import annotations
@@ -70,8 +70,8 @@ class Head:
 def confidence(head: Head, w_D: Tensor, terms: Terms = "both") -> Tensor:
     """Return tau_j = 1 / rho_j^2 = D / (Tr Sigma_j + |mu_j - w|^2), (...); eq. (8).
 
-    The ablations keep one of the two terms. With the deviation alone, a client whose head is exactly w, as all are at
-    the start, would have no variance at all; its rho is then still the initial one, which is its sigma.
+    The ablations keep one of the two terms. With the deviation alone, a client whose head is exactly w, as all heads
+    are at the start, would have variance 0; its rho is then still the initial one, which is its sigma.
 
     Args:
         head: the client's head, not yet trained on `w_D`.
@@ -129,9 +129,9 @@ def expected_loss(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> Te
 
 
 def free_energy(head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor, noise_KD: Tensor) -> Tensor:
-    """Return what a head is trained to minimise, (...): sum of negative log-likelihoods over its N examples, + KL.
+    """Return the objective of a head's training, (...): sum of negative log-likelihoods over its N examples, plus KL.
 
-    The negative of eq. (6), with its expectation taken over K samples.
+    It is the negative of eq. (6), with its expectation taken over K samples.
     """
     return z_NF.shape[-2] * expected_loss(head, z_NF, y_N, noise_KD) + kl_of_heads(head, w_D, tau)
 
@@ -187,7 +187,7 @@ def train_head(
     """Return the head after one full-batch step of SGD for each noise (..., K, D): Algorithm 1, line 9.
 
     The features z (..., N, F) are constant, since the base is trained afterwards; momentum starts from zero each round.
-    A client whose steps diverged (the data term is a sum, so lr must fall as N grows) keeps its old head.
+    A client keeps its old head if its steps diverged (the data term is a sum, so lr must fall as N grows).
     """
     at = head
     velocity = torch.zeros_like(head.mu_D), torch.zeros_like(head.pi_D)

@@ -16,13 +16,13 @@ def widest(device: torch.device) -> torch.dtype:
 
 @contextmanager
 def unrounded(device: str) -> Iterator[None]:
-    """Let convolutions on NVIDIA's GPUs compute in float32 inside.
+    """Make convolutions on NVIDIA's GPUs compute in float32 within this context.
 
-    Otherwise torch lets them round their inputs to ten bits (TF32), and a gradient's error is then some percent: a GPU
-    would not give the numbers of a CPU. Matrix products are not rounded unless a program asks for it.
+    Otherwise torch lets them round their inputs to ten bits (TF32), and a gradient's error is then a few percent, so
+    that a GPU's numbers would differ from a CPU's. Matrix products are not rounded unless a program asks for it.
 
-    Also leave out cuDNN's warning that the weights of an LSTM or GRU are copied at each call: they are views of a
-    peer's row, and cuDNN wants them in an order of its own.
+    It also suppresses cuDNN's warning that the weights of an LSTM or GRU are copied at each call: they are views of a
+    peer's row, and cuDNN needs them in its own order.
     """
     if not device.startswith("cuda"):
         yield

@@ -1,12 +1,12 @@
-"""Differential privacy of what clients send: the settings, and the guarantee they give. The noise is in `private.py`.
+"""Differential privacy of clients' updates: the settings and their guarantee. The noise is in `private.py`.
 
-The unit of privacy is a client: an observer of what is released cannot tell whether a client's data was used in a round
-or the client sent no change at all (zero-out adjacency; Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, Practical and
-Private (Deep) Learning Without Sampling or Shuffling, ICML 2021, definition 1.1). A client's change, its trained model
-minus the broadcast, is clipped to length `clip` (C), and all clients count alike, since a weight would reveal a number
-of examples. So one client moves the sum of a round by C at most, and noise of standard deviation noise * C on that sum
-is the Gaussian mechanism with multiplier `noise` (McMahan, Ramage, Talwar, Zhang, Learning Differentially Private
-Recurrent Language Models, ICLR 2018, algorithm 1).
+The unit of privacy is a client: an observer of the released numbers cannot tell whether a client's data was used in a
+round or the client sent no change at all (zero-out adjacency; Kairouz, McMahan, Song, Thakkar, Thakurta, Xu, Practical
+and Private (Deep) Learning Without Sampling or Shuffling, ICML 2021, definition 1.1). A client's change, its trained
+model minus the broadcast, is clipped to length `clip` (C), and all clients have the same weight, since another weight
+would reveal a number of examples. So one client moves the sum of a round by C at most, and noise of standard deviation
+noise * C on that sum is the Gaussian mechanism with multiplier `noise` (McMahan, Ramage, Talwar, Zhang, Learning
+Differentially Private Recurrent Language Models, ICLR 2018, algorithm 1).
 
 Who is protected against whom:
 
@@ -14,18 +14,18 @@ Who is protected against whom:
     sum       noise * C / sqrt(K)      multiplier noise                multiplier noise / sqrt(K): weak
     client    noise * C                multiplier noise * sqrt(K)      multiplier noise
 
-With `sum` every peer but the coordinator of the round sees the sum only, and the coordinator must be trusted not to
-look at single updates. The K clients make the noise together: if only k of them answer, or all but k are curious and
-subtract their own share of the noise, the multiplier is noise * sqrt(k / K) (`Privacy.multiplier`). Real peers and the
-engines with time close a round at its deadline with the updates that came, be it one, and under an aggregation goal the
-others' noise shrinks with the age of their updates. So what is told of them counts on a client's own share of the noise
-alone. Nor may updates be left out of the sum after they were seen (`learning.farthest`): it would have less noise, and
-one client could decide who counts beside it. With `client` no peer needs to be trusted, and the model has sqrt(K) times
-the noise. A rule that picks updates out of the sum reveals them nearly as they are, so `sum` works with the plain mean
-only.
+With `sum` only the coordinator of the round sees more than the sum, and it must be trusted not to look at single
+updates. The K clients make the noise together: if only k of them answer, or all but k are curious and subtract their
+own share of the noise, the multiplier is noise * sqrt(k / K) (`Privacy.multiplier`). Real peers and the engines with
+time close a round at its deadline with the updates that arrived, even a single one, and under an aggregation goal the
+noise of late updates shrinks with their age. So the epsilon that is reported for them counts on a client's own share of
+the noise alone. Updates may not be left out of the sum after they were seen, either (`learning.farthest`): the sum
+would have less noise, and one client could decide which other clients count. With `client` no peer needs to be trusted,
+and the model has sqrt(K) times the noise. A robust rule that selects updates reveals them nearly as they are, so `sum`
+works with the plain mean only.
 
-Not protected: that a client took part, in which rounds, and what it reports elsewhere (such as its scores). Real
-numbers in floating point leak a little more than the theory says (Mironov 2012).
+Not protected: the fact that a client took part, the rounds in which it did, and its other reports (such as its scores).
+Real numbers in floating point leak a little more than the theory says (Mironov 2012).
 """
 
 from __future__ import annotations
@@ -65,14 +65,14 @@ class Privacy:
             raise PrivacyError(f"gaussian: delta = {self.delta:g}: write a number between 0 and 1, such as 1e-5")
 
     def deviation(self, participants: int) -> float:
-        """Return the standard deviation of the noise that each of K participants adds to each number it sends."""
+        """Return the standard deviation of the noise that each of K participants adds to each number."""
         return self.noise * self.clip / (math.sqrt(participants) if self.where == "sum" else 1)
 
     def multiplier(self, participants: int, answered: int) -> float:
         """Return the noise multiplier of a round in which k of K participants answered.
 
-        It holds against those whom this choice protects from: with `sum` all who see the sum, with `client` all peers,
-        the coordinator included.
+        It holds against the observers that `where` names: with `sum` all who see the sum, with `client` all peers,
+        including the coordinator.
         """
         return self.noise * (math.sqrt(answered / participants) if self.where == "sum" else 1)
 
@@ -102,19 +102,19 @@ PRIVACIES: dict[str, Callable[..., Privacy | None]] = {"none": no_privacy, "gaus
 def epsilon(*, rounds: int, noise: float, delta: float, participation: float = 1.0) -> float:
     """Return the least known epsilon of (epsilon, delta)-differential privacy after this many rounds.
 
-    It is exact where the client is known to take part: R Gaussian mechanisms are one with multiplier noise / sqrt(R),
+    It is exact if the client is known to take part: R Gaussian mechanisms equal one with multiplier noise / sqrt(R),
     whose curve is known (Balle, Wang, Improving the Gaussian Mechanism for Differential Privacy, ICML 2018, theorem 8).
-    With chance it is an upper bound by the Renyi accountant of Opacus (Mironov, Talwar, Zhang, Renyi Differential
-    Privacy of the Sampled Gaussian Mechanism, 2019).
+    If participation is random, it is an upper bound by the Renyi accountant of Opacus (Mironov, Talwar, Zhang, Renyi
+    Differential Privacy of the Sampled Gaussian Mechanism, 2019).
 
     Args:
         rounds: number of rounds in which the client may have taken part.
-        noise: the multiplier, the least of them where rounds differ (`Privacy.multiplier`).
+        noise: the multiplier; the least one if rounds differ (`Privacy.multiplier`).
         delta: in (0, 1).
         participation: probability that a client takes part in a round, if the observer does not know whether it did. In
             a federation all members know who takes part (`CoordinatedAlgorithm.participants`), so against them it is 1
-            and `rounds` are the client's own; below 1 it is for outsiders who see nothing but models. Clients are
-            assumed to be drawn independently of one another.
+            and `rounds` are the client's own; below 1 it is for outsiders who see only models. Clients are assumed to
+            be drawn independently of one another.
 
     Raises:
         PrivacyError: a number is out of its range, or Opacus is needed and not installed.
@@ -137,7 +137,7 @@ def epsilon(*, rounds: int, noise: float, delta: float, participation: float = 1
             "epsilon with participation below 1 needs opacus; run pip install fedpeer[privacy]"
         ) from None
     spent = rdp.compute_rdp(q=participation, noise_multiplier=noise, steps=rounds, orders=_ORDERS)
-    with warnings.catch_warnings():  # it warns of an order at the end of the list, which is as true a bound as any
+    with warnings.catch_warnings():  # it warns of an order at the end of the list, which gives a valid bound, too
         warnings.simplefilter("ignore", UserWarning)
         found, _ = rdp.get_privacy_spent(orders=_ORDERS, rdp=spent, delta=delta)
     return float(found)

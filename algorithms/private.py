@@ -1,14 +1,13 @@
-"""Any algorithm whose clients send a model, made private: changes are clipped, get noise, and count alike.
+"""Privacy for any algorithm whose clients send a model: changes are clipped, get noise, and have equal weights.
 
-What it guarantees against whom, and what not, is in `privacy.py`.
+The guarantees and their limits are in `privacy.py`.
 
-Noise that others can compute protects nobody, and everything else that is random in a run follows from a seed that all
+Noise that other peers can compute protects no client, and all other randomness of a run follows from a seed that all
 peers know. So a client's noise comes from its `secret`: bytes that a real peer draws once, keeps and never reveals. In
-a simulation the secret may be empty, so that the seed determines the run; then the noise has its cost in accuracy, and
-hides nothing. The stream is SHAKE-256 of the secret and of the key of (peer, round). A common generator would not do: a
-coordinate that training never changes reveals its noise, and from some numbers of such a generator all others follow.
-The same key gives the same noise, so an update must be kept and sent again as it is, not computed again from another
-model.
+a simulation the secret may be empty, so that the seed determines the run; then the noise costs accuracy, and hides
+nothing. The stream is SHAKE-256 of the secret and of the key of (peer, round). A common generator is not safe: a
+coordinate that training never changes reveals its noise, and some numbers of such a generator determine all others. The
+same key gives the same noise, so an update must be kept and sent again as it is, not computed again from another model.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ def protected(algorithm: Inner, privacy: Privacy | None, *, participants: int, s
 
     Args:
         participants: K, number of clients that take part in a round (`registry.taking_part`).
-        secret: of the client, or of all clients that are simulated in one place.
+        secret: the client's secret, or that of all clients that are simulated in one place.
 
     Raises:
         AlgorithmError: its clients send more than a model, or running statistics of normalization.
@@ -68,7 +67,7 @@ class Private(Wrapper):
         return trained, self._private(update, leaves_of(broadcast), keys)
 
     def _private(self, update: Any, broadcast: Mapping[str, Tensor], keys: Sequence[int]) -> Any:
-        """Return the update with clipped changes, noise and counts of 1; leading dimensions as those of the clients."""
+        """Return the update with clipped changes, noise and counts of 1; leading dimensions as the clients have."""
         sent = leaves_of(update)
         if bare := self.besides_a_model(update):
             raise _not_private(f"is incomplete: clients of {_name(self.inner)} would send {bare[0]} as it is")
@@ -102,7 +101,7 @@ def _change(became: Tensor, was: Tensor) -> Tensor:
 def clipped(change_D: Tensor, clip: float) -> Tensor:
     """Return changes (..., D), each scaled down to length `clip` if it is longer.
 
-    A change with NaN or infinity counts as none: to reject it would reveal something about the client.
+    A change with NaN or infinity counts as 0: a rejection would reveal something about the client.
     """
     finite = change_D.isfinite().all(-1, keepdim=True)
     change_D = torch.where(finite, change_D, 0)
@@ -116,7 +115,7 @@ def private_noise(secret: bytes, key: int, count: int) -> NDArray[np.float64]:
     The same arguments give the same numbers: 52 bits of SHAKE-256 for each, through the inverse of the normal
     distribution; the largest is 8.2.
     """
-    from scipy.special import ndtri  # a quarter of a second that a peer without a mask need not wait for
+    from scipy.special import ndtri  # takes a quarter of a second
 
     stream = hashlib.shake_256(_TAG + len(secret).to_bytes(4, "little") + secret + key.to_bytes(16, "little"))
     bits = np.frombuffer(stream.digest(8 * count), dtype="<u8") >> np.uint64(12)

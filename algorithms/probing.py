@@ -1,4 +1,4 @@
-"""The form of an algorithm's update, found by a trial: its shapes and types are known before anything is sent."""
+"""Shapes and types of an algorithm's update, found by a trial, so that they are known before anything is sent."""
 
 from __future__ import annotations
 

@@ -53,18 +53,18 @@ _CLASSES: Mapping[str, str] = {
     "minibatch-sgd": "fedpeer.algorithms.servers.mocha_comparators:MinibatchSgd",
 }
 
-#: Algorithms whose clients send a model alone, of which the server takes the mean, so that a change of an old one can
-#: be added to a later one.
+#: Algorithms whose clients send only a model and whose server takes the mean of the models, so that a change of an old
+#: model can be added to a later one.
 AVERAGE_MODELS = (
     *("fedavg", "fedprox", "fedavgm", "fedadagrad", "fedadam", "fedyogi", "fedper", "fedbn", "fedrep"),
     *("per-fedavg", "pfedme", "ditto", "apfl", "fedala"),
 )
-#: Algorithms whose clients send a model alone, so that their updates can be made private.
+#: Algorithms whose clients send only a model, so that their updates can be made private.
 SEND_A_MODEL = (*AVERAGE_MODELS, "flexlora")
 
 
 def taking_part(clients: int, share: float) -> int:
-    """Return how many clients take part in a round of an algorithm with a server: this share of all, at least one.
+    """Return the number of clients that take part in a round of an algorithm with a server: this share, at least one.
 
     A half is rounded up; Python's own `round` rounds it to the even number.
     """
@@ -72,10 +72,10 @@ def taking_part(clients: int, share: float) -> int:
 
 
 def updates_awaited(clients: int, share: float, goal: int | None) -> int:
-    """Return for how many updates a round of an algorithm with a server waits; it may close with fewer.
+    """Return the number of updates that a round of an algorithm with a server waits for; it may close with fewer.
 
     Args:
-        goal: the aggregation goal; None: the round waits for all that take part.
+        goal: the aggregation goal; None: the round waits for all participants.
     """
     participants = taking_part(clients, share)
     return min(participants, goal or participants)

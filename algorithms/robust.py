@@ -1,4 +1,4 @@
-"""Robust aggregation: one update from those of K peers, of which f may be Byzantine and send anything.
+"""Robust aggregation: one update from the updates of K peers, f of which may be Byzantine and send anything.
 
 Every rule takes updates (K, D), one row a peer, and returns (D,) float64. Rows are in the order of peers, not of
 arrival, and are summed in that order, so that the result is the same to the last bit. A rule counts rows. They must
@@ -32,15 +32,15 @@ from fedpeer.algorithms.byzantine import RobustError, check_liars
 from fedpeer.algorithms.coordinated import uniform_mean, weighted_mean
 from fedpeer.algorithms.precision import widest
 
-#: Most steps of Weiszfeld's method. It needs five to twenty; only where the median is exactly on a row does it converge
-#: more slowly than linearly, and the error left after a thousand steps does not matter for learning.
+#: Most steps of Weiszfeld's method. It needs five to twenty. Only where the median is exactly on a row does it converge
+#: more slowly than linearly, and the error after a thousand steps does not matter for learning.
 _WEISZFELD_STEPS_MAX = 1000
 
 
 def finite_rows(updates_KD: Tensor) -> Tensor:
-    """Return which rows are all finite, (K,) bool.
+    """Return which rows contain only finite numbers, (K,) bool.
 
-    The others are left out, and their peers named, before a rule sees the rest; each of them reduces f by one.
+    The other rows are left out, and their peers named, before a rule sees the rest; each such row reduces f by one.
     """
     return updates_KD.isfinite().all(1)
 
@@ -102,10 +102,10 @@ def krum_scores(updates_KD: Tensor, *, liars: int) -> Tensor:
 def weiszfeld_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tolerance: float = 1e-6) -> Tensor:
     """Return argmin over v of sum_k weight_k |v - update_k|, by Weiszfeld's method from the median of the coordinates.
 
-    Pillutla et al. 2019. Where v coincides with rows, it takes the step of Vardi and Zhang 2000, without which it would
-    stay there. It stops when a step is at most `tolerance` times the distance of the middle row, by weight, which
-    Byzantine clients cannot choose. Where the minimum is on a row, which the steps would approach ever more slowly, the
-    row itself is found.
+    Pillutla et al. 2019. Where v coincides with rows, the method takes the step of Vardi and Zhang 2000, without which
+    it would stay there. It stops when a step is at most `tolerance` times the weighted median distance of the rows,
+    which Byzantine clients cannot choose. Steps would approach a minimum on a row ever more slowly, so the row itself
+    is found.
 
     Args:
         weight_K: (K,), >= 0, by number of examples in the paper; Byzantine clients must have less than half of the sum.
@@ -121,7 +121,7 @@ def weiszfeld_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
         short = tolerance * _middle(apart_K, weight_K)
         here_K = apart_K <= short
         pull_K = torch.where(here_K, 0.0, weight_K / apart_K.where(~here_K, 1.0))
-        held = weight_K[here_K].sum()  # the rows at v hold it back with all their weight
+        held = weight_K[here_K].sum()  # the rows at v resist a step with all their weight
         if pull_K.sum() == 0:
             break
         step_D = weighted_mean(difference_KD, pull_K)
@@ -136,7 +136,7 @@ def weiszfeld_median(updates_KD: Tensor, weight_K: Tensor | None = None, *, tole
 
 
 def _no_worse_than_a_row(at_D: Tensor, value_KD: Tensor, weight_K: Tensor) -> Tensor:
-    """Return the point, or the best of the rows if that is better: steps creep towards a minimum on a row."""
+    """Return the point, or the best of the rows if that is better: steps converge slowly to a minimum on a row."""
     reach = weight_K @ torch.linalg.vector_norm(value_KD - at_D, dim=1)
     best, row = (_apart(value_KD) @ weight_K).min(0)
     return value_KD[row] if best < reach else at_D
@@ -145,7 +145,7 @@ def _no_worse_than_a_row(at_D: Tensor, value_KD: Tensor, weight_K: Tensor) -> Te
 def _apart(value_KD: Tensor) -> Tensor:
     """Return the distances between the rows, (K, K).
 
-    Not by a matrix product: |a|^2 - 2ab + |b|^2 of close rows far from 0 cancels to noise.
+    A matrix product would not do: |a|^2 - 2ab + |b|^2 of close rows far from 0 cancels to noise.
     """
     return torch.cdist(value_KD, value_KD, compute_mode="donot_use_mm_for_euclid_dist")
 
@@ -178,9 +178,9 @@ def clip_centred(updates_KD: Tensor, start_D: Tensor, *, radius: float, steps: i
 
 
 def _spread_of(updates_KD: Tensor, from_D: Tensor) -> float:
-    """Return the median distance of the updates from a point, the lower one of the middle two if their number is even.
+    """Return the median distance of the updates from a point, the lower of the middle two if their number is even.
 
-    While fewer than half of them are Byzantine, it is at most the distance of some honest row.
+    While fewer than half of the updates are Byzantine, it is at most the distance of some honest row.
     """
     return float(torch.linalg.vector_norm(_checked(updates_KD) - from_D, dim=1).median())
 
@@ -227,7 +227,7 @@ _RULES: dict[str, Callable[..., Tensor]] = {
 
 
 def _checked(updates_KD: Tensor) -> Tensor:
-    """Return the updates in the widest type; one that is not finite would decide every rule by itself."""
+    """Return the updates in the widest type, all finite: a single one that is not would decide every rule."""
     assert updates_KD.dim() == 2, "one row a peer"
     assert finite_rows(updates_KD).all(), "an update that is not finite is refused before aggregation"
     return updates_KD.to(widest(updates_KD.device))

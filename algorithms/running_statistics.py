@@ -1,9 +1,9 @@
-"""Running statistics of normalization: they are averaged, and an algorithm does nothing else with them.
+"""Running statistics of normalization: they are averaged, and algorithms change them in no other way.
 
-Batch normalization keeps means and variances of what it has seen. They are no parameters: no gradient goes to them. A
-mean of variances is a variance. But what goes further than a mean, such as momentum, a rate above 1, a difference that
-is added to another value, or noise, can be below 0, and then the network answers NaN. So whatever an algorithm does
-with parameters, it takes the statistics as they were averaged.
+Batch normalization keeps means and variances of its inputs. They are not parameters: they have no gradient. A mean of
+variances is a variance. But the result of a step beyond a mean, such as momentum, a rate above 1, a difference that is
+added to another value, or noise, can be below 0, and then the network's answers are NaN. So whatever an algorithm does
+with parameters, it takes the averaged statistics unchanged.
 
 They are the buffers of a flat vector (`slicing/flat.py`), which come after the parameters.
 """
@@ -22,6 +22,6 @@ def running_statistics(layout: FlatLayout) -> Tensor | None:
 
 
 def with_statistics(model_n: Tensor, averaged_n: Tensor, layout: FlatLayout) -> Tensor:
-    """Return models (..., n) with the running statistics of others, (..., n), which are averages of members'."""
+    """Return models (..., n) with the running statistics of `averaged_n` (..., n), which are averages over peers."""
     parameters = layout.n_parameters
     return torch.cat([model_n[..., :parameters], averaged_n[..., parameters:]], -1)

@@ -1,13 +1,13 @@
 """Single-sample SGD of a stack of linear layers as one compiled loop.
 
 With one example an update, a torch loop spends its time in calls, not in arithmetic (114 us a sample against 44 us
-compiled, for 784-300-100-10). This module has that loop, compiled by numba and cached per user; the arithmetic is that
-of `linear_stack.train_stack` with a batch of one.
+compiled, for 784-300-100-10). This module is that loop, compiled by numba and cached per user; the arithmetic is the
+same as in `linear_stack.train_stack` with a batch of one.
 
 Where most inputs are zero, as in images with a dark background, weights that read a zero neither add to a sum nor
-change. The first layer is then transposed once, so that the weights of an input are adjacent, and those of zeros are
-not touched: a third of the time on MNIST, where a fifth of the pixels are not zero. `python -m benchmarks.run --only
-single_sample` measures both.
+change. The first layer is then transposed once, so that the weights of an input are adjacent, and the weights of zeros
+are not touched. A step then takes a third of the time on MNIST, where a fifth of the pixels are not zero. `python -m
+benchmarks.run --only single_sample` measures both.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from fedpeer.algorithms.linear_stack import Layer
 from fedpeer.algorithms.losses import Loss
 
-#: Largest part of all inputs of a call that differs from zero for which the first layer is transposed; above it,
-#: reading all weights in order is faster.
+#: The first layer is transposed if at most this fraction of all inputs of a call differs from zero; above it, reading
+#: all weights in order is faster.
 SPARSE_MOST = 0.5
 
 _CODES = {"identity": 0, "sigmoid": 1, "tanh": 2, "relu": 3}

@@ -1,7 +1,7 @@
-"""Initial parameters: the same draw for all peers (the default), or one for each.
+"""Initial parameters: the same draw for all peers (the default), or one draw for each peer.
 
 Each function takes the module, its layout, the run's draws and the peer ("" for a draw that all peers share), and
-returns x_n. Torch is imported when one is called, so that names and settings can be checked without it.
+returns x_n. Torch is imported when a function is called, so that names and settings can be checked without it.
 """
 
 from __future__ import annotations
@@ -60,19 +60,19 @@ def from_file(
 
     Args:
         path: of the file.
-        digest: filled in by fedpeer; peers compare it.
+        digest: digest of the file, filled in by fedpeer; peers compare it.
     """
     return layout.flatten(module)
 
 
 def put_into(module: nn.Module, tensors: Mapping[str, Tensor]) -> list[str]:
-    """Copy the tensors of a trained model into a module, by name; return the names of those with another shape there.
+    """Copy the tensors of a trained model into a module, by name; return the names whose shapes differ.
 
-    From such a tensor the part that both have is taken, from the first row and column on; the rest of the module's
-    stays as built.
+    Of such a tensor the overlap with the module's tensor is copied, from the first row and column on; the rest of the
+    module's tensor stays as built.
 
     Raises:
-        ValueError: no tensor has a name of the module's.
+        ValueError: no tensor has the name of one of the module's tensors.
     """
     import torch
 

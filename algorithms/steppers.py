@@ -1,11 +1,11 @@
-"""The ways to take a round's local steps, all with the same results; the choice among them is for speed alone.
+"""The ways to take a round's local steps. All have the same results; the choice among them is for speed alone.
 
 - `SingleSample`: a stack of linear layers, plain SGD, one example an update, on the CPU: one compiled loop;
 - `Stack`: a stack of linear layers, SGD with or without momentum, any batch: closed gradients, batched over a block;
 - `Mapped`: any network for which `vmap` gives the loop's numbers (a probe decides), elementwise optimizers: one program
   for a block of peers;
 - `Loop`: any module and any optimizer, one peer after the other, with autograd;
-- `OwnRule`: a module with its own learning rule and without gradients, which none of the others could train.
+- `OwnRule`: a module with its own learning rule and without gradients, which no other stepper could train.
 
 Each takes a block of peers: parameters x_Bn (parameters first, then averaged buffers), optimizer state s_Bk, and the
 batches of the round. It changes x_Bn and s_Bk in place, and keeps no state between calls.
@@ -55,8 +55,8 @@ class Stepper(Protocol):
         Args:
             x_Bn: (B, n) parameters and averaged buffers, changed.
             s_Bk: (B, k) optimizer state, changed.
-            fresh: there is no optimizer state yet, or it is not to be used.
-            batches: those of the round.
+            fresh: whether to ignore the optimizer state: there is none yet, or it is not to be used.
+            batches: the batches of the round.
             keys: one for each peer, for dropout.
             correction: (B, n), added to the gradient of every step.
         """
@@ -106,7 +106,7 @@ class Stack:
 
 @dataclass(frozen=True)
 class SingleSample(Stack):
-    """One compiled loop; see `single_sample`. It cannot add to gradients, so corrected steps are those of `Stack`."""
+    """One compiled loop; see `single_sample`. It cannot add to gradients, so `Stack` takes corrected steps."""
 
     def train(
         self,
@@ -120,7 +120,7 @@ class SingleSample(Stack):
         if correction is not None:
             super().train(x_Bn, s_Bk, fresh, batches, keys, correction)
             return
-        from fedpeer.algorithms import single_sample  # imports numba: half a second that others need not wait for
+        from fedpeer.algorithms import single_sample  # imports numba, which takes half a second
 
         table = single_sample.example_table(self.layers)
         for number, x_n in enumerate(x_Bn):
@@ -207,22 +207,23 @@ _BLOCKS_LEAST = 4
 #: Scalars of parameters that a block may hold on a GPU: 256 MiB. Training copies them and its activations are often a
 #: few times as much.
 _SCALARS_ON_GPU = 64 * 1024 * 1024
-#: Peers whose gradients are one program on a GPU: unfolded images of so many peers take some gigabytes, and more peers
-#: are no faster.
+#: Peers whose gradients are one program on a GPU: the unfolded images of so many peers take some gigabytes, and a
+#: larger number is no faster.
 _MAPPED_ON_GPU = 128
 
 
 def _even(peers: int, most: int) -> int:
-    """Return the size of blocks of at most so many peers, all about equally large."""
+    """Return the size of blocks of at most `most` peers, all about equally large."""
     return math.ceil(peers / math.ceil(peers / most))
 
 
 def mappable(module: nn.Module, layout: FlatLayout, loss: Loss, example: Tensor, target: Tensor) -> bool:
     """Return whether `Mapped` gives the results of `Loop` for this module, by a probe with two peers and one batch.
 
-    It is not tried where the flat vector holds what must not be stepped: buffers. The probe finds
-    what vmap has no rule for: LSTM and GRU, counters, dropout (which would need a mask for every peer). It runs on the
-    CPU: the rules are the same on all devices, and a GPU's own kernels may differ in more digits than a probe allows.
+    A module with buffers in the flat vector is not probed, since buffers must not be stepped. The probe finds
+    operations for which vmap has no rule: LSTM and GRU, counters, dropout (which would need a mask for every peer). It
+    runs on the CPU, since the rules are the same on all devices, and a GPU's own kernels may differ in more digits than
+    a probe allows.
     """
     trained = {name for name, parameter in module.named_parameters() if parameter.requires_grad}
     if layout.n != layout.n_parameters or trained != {tensor.name for tensor in layout.tensors}:

@@ -1,8 +1,7 @@
-"""Context that an algorithm is built from: the network, its training, the number of clients, the rule that averages
-updates.
+"""Context of an algorithm: the network, its training, the number of clients, the rule that averages updates.
 
-Every peer, and every worker of a simulation, has one of its own. They are all alike except for the device and the most
-examples that one of their own clients holds.
+Every peer, and every worker of a simulation, has its own context. All are equal except for the device and the largest
+number of examples of one of their own clients.
 """
 
 from __future__ import annotations
@@ -44,11 +43,11 @@ class TrainingContext:
     clients          N, number of clients that may take part, >= 1; default 1
     examples_max     largest number of examples of one client in this context; default 0
     examples         number of examples of all N clients together; 0 (default) where unknown
-    draw             name -> (n,) further initial parameters, one draw for each name; by default there are none
+    draw             name -> (n,) further initial parameters, one draw for each name; default: no further ones
     mean             combines the updates of a round into one; default `weighted_mean`
     optimizer_state  whether peers without a server "keep" (default) or "reset" their optimizer's state between rounds
     rounds           number of rounds of the run, for algorithms without a server; default 1
-    outer            outer steps after averagings, for algorithms without a server; default None: there are none
+    outer            outer steps after averagings, for algorithms without a server; default None: no outer steps
     """
 
     module: nn.Module
@@ -78,7 +77,7 @@ class TrainingContext:
 
     @property
     def running_statistics(self) -> Tensor | None:
-        """Which numbers of a model are running statistics, (n,) bool; None where the network keeps none."""
+        """Mask of a model's numbers that are running statistics, (n,) bool; None where the network keeps none."""
         return running_statistics(self.layout)
 
     @property
@@ -96,7 +95,7 @@ class TrainingContext:
         return self.optimizer.lr
 
     def head_D(self, modules: Sequence[str] = ()) -> Tensor:
-        """Return the places of the head in x_n, (D,): these modules, by name, or else the last one with parameters.
+        """Return the places of the head in x_n, (D,): these modules, by name, or else the last module with parameters.
 
         Raises:
             AlgorithmError: there is no such module, or nothing would be left as the base.

@@ -1,7 +1,7 @@
 """Convolutions of a block of peers on a GPU, as matrix products of unfolded images.
 
-Peers have weights of their own, so vmap makes one convolution with a group for each peer. cuDNN's kernels for that
-either round float32, or add in an order that differs from run to run, or are exact to three digits. A matrix product of
+Each peer has its own weights, so vmap makes one convolution with a group for each peer. cuDNN's kernels for it either
+round float32, or add in an order that differs from run to run, or are exact to three digits. A matrix product of
 unfolded images takes about as long, gives float32's numbers, and gives the same bits in every run.
 """
 
@@ -39,7 +39,7 @@ def unfolded(module: nn.Module) -> nn.Module:
 
 
 def _plain(layer: nn.Conv2d) -> bool:
-    """Return whether a layer has square windows at each place of images that are padded with zeros, in one group."""
+    """Return whether a layer has square windows, stride and dilation 1, zero padding and one group."""
     height, width = layer.kernel_size
     return (
         height == width
@@ -87,9 +87,9 @@ class _Convolution(torch.autograd.Function):
         weight_grad = torch.bmm(slope.flatten(2), windows_NKL.mT).sum(0).view(weight.shape)
         if not ctx.needs_input_grad[0]:
             return None, weight_grad, None
-        # The gradient at the images is a convolution, too: of the slope with the kernels turned by half a circle.
+        # The gradient at the images is a convolution, too: of the slope with the kernels rotated by 180 degrees.
         turned, rest = weight.flip(2, 3).transpose(0, 1), weight.shape[-1] - 1 - ctx.padding
-        if rest < 0:  # more padding than the kernel reaches: the outermost slopes belong to zeros only
+        if rest < 0:  # with more padding than the kernel reaches, the outermost slopes belong to zeros only
             slope = slope[..., -rest:rest, -rest:rest]
         windows_NKL = _windows(slope, weight.shape[-1], max(rest, 0))
         return _product(turned, windows_NKL, slope.shape[-2:], max(rest, 0)), weight_grad, None
@@ -98,7 +98,7 @@ class _Convolution(torch.autograd.Function):
 class _Windows(torch.autograd.Function):
     """The windows of each place of a result, (N, C * k * k, H' * W'), of images (N, C, H, W). It has no gradient.
 
-    Torch unfolds images one after the other, so all of them are one image of many channels, also those of all peers.
+    Torch unfolds images one after the other, so the images of all peers are passed as one image of many channels.
     """
 
     @staticmethod

@@ -1,12 +1,12 @@
 """Checks of a client's update before it is aggregated; the coordinator makes them.
 
-An update and its template, any update of the same algorithm, are leaves by name (`leaves.py`). When it arrives an
-update is checked by itself (`fault`). Its length can only be compared with the others of its round, when the round
-closes (`strayed`), and is if the federation asks for it (`learning.farthest`). Each finding is a rejection code and a
-sentence for the sender. Nothing here raises: what comes from others is data.
+An update and its template, any update of the same algorithm, are leaves by name (`leaves.py`). An update is checked by
+itself when it arrives (`fault`). If the federation asks for it (`learning.farthest`), the lengths of a round's updates
+are compared when the round closes (`strayed`). Each finding is a rejection code and a sentence for the sender. Nothing
+here raises: messages of other peers are data.
 
-These checks find broken peers and obvious attacks. An attack that looks like an update passes them all; the robust
-rules (`aggregation.py`) limit how far it can go.
+These checks find broken peers and obvious attacks. An attack that looks like an honest update passes them all; the
+robust rules (`aggregation.py`) limit its effect.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from fedpeer.algorithms.byzantine import JUDGES
 from fedpeer.algorithms.precision import widest
 from fedpeer.rejection import Rejection
 
-#: The most examples that a client may report: more than any device holds, and few enough that the sum over 100,000
-#: clients is a whole number in float64.
+#: The most examples that a client may report: more than any device holds, and few enough that float64 holds the sum
+#: over 100,000 clients exactly.
 EXAMPLES_MAX = 10**10
 
-#: Most characters of a name from the wire that a message repeats.
+#: Most characters of a name from the wire that a message quotes.
 _SHOWN = 60
 
 
@@ -37,7 +37,7 @@ def fault(
     positive: Sequence[str] = (),
     examples_max: int = EXAMPLES_MAX,
 ) -> Rejection | None:
-    """Return what is wrong with the update of a single client, or None.
+    """Return the first fault of a single client's update, or None.
 
     Args:
         counts: leaves that are numbers of examples, whole and from 1 to `examples_max`, if the template has them.
@@ -53,7 +53,7 @@ def fault(
 
 
 def _unlike(update: Mapping[str, Tensor], template: Mapping[str, Tensor]) -> Rejection | None:
-    """Return the first name, shape or type that differs from the template's."""
+    """Return the first difference in name, shape or type from the template, or None."""
     for name in template:
         if name not in update:
             return Rejection("wrong_shape", f"{name} is missing")
@@ -104,7 +104,7 @@ def _first(leaf: Tensor) -> float:
 
 
 def length(change: Mapping[str, Tensor]) -> float:
-    """Return the Euclidean length of a client's change, all of its leaves as one vector."""
+    """Return the Euclidean length of a client's change, with all of its leaves as one vector."""
     return math.sqrt(sum(float(leaf.to(widest(leaf.device)).square().sum()) for leaf in change.values()))
 
 
@@ -117,7 +117,7 @@ def strayed(changes: Mapping[str, Tensor], limit: float) -> list[Rejection | Non
 def too_far(lengths: Sequence[float], *, limit: float) -> list[Rejection | None]:
     """Return a rejection for each update whose `length` is above `limit` times the round's median, else None.
 
-    Nobody is rejected in a round of fewer than three updates, whose median a single client could choose, or if most
+    No update is rejected in a round of fewer than three, since a single client could choose their median, or if most
     updates have not moved at all.
     """
     middle = statistics.median(lengths) if len(lengths) >= JUDGES else 0.0

@@ -1,17 +1,18 @@
 """VIRTUAL's algebra: a server's posterior that is the product of its clients' factors, refined one or many at a time.
 
 The server holds s(theta), client i its factor s_i(theta), and s = prod_i s_i at all times. A client takes its own
-factor out (the cavity) and trains a posterior against cavity times a share of the prior. What it has learnt is the
-ratio of its new factor to its old one, the delta. Deltas are multiplied into the server. The prior is inside the
+factor out (the cavity) and trains a posterior against cavity times a share of the prior. The ratio of its new factor to
+its old one, the delta, is what the client has learnt. Deltas are multiplied into the server. The prior is inside the
 factors and is not multiplied in again.
 
-The delta is what is damped and pruned, and what is stored is exactly what was sent; otherwise the product is lost, and
-with it the meaning of the next cavity. The posterior is trained as (mu, rho), so it is always a distribution; factors
-and deltas are derived from it and keep whatever sign they have. A named rule (`Positivity`) keeps the server's
-precision positive. It returns for each coordinate how much of the deltas was taken, so that clients can store as much.
+Damping and pruning change the delta, and the client stores exactly what it sent; otherwise the server would no longer
+be the product, and the next cavity would be meaningless. The posterior is trained as (mu, rho), so it is always a
+distribution; factors and deltas are derived from it, and their precisions may have any sign. A named rule
+(`Positivity`) keeps the server's precision positive. It returns for each coordinate which part of the deltas was taken,
+so that clients can store the same part.
 
-Pure algebra here: the networks are in `networks/bayesian.py`. Sources: Corinzia, Buhmann, 2019 ("2019") and Corinzia,
-Beuret, Buhmann, 2021 ("2021"), both Variational federated multi-task learning.
+The networks are in `networks/bayesian.py`. Sources: Corinzia, Buhmann, 2019 ("2019") and Corinzia, Beuret, Buhmann,
+2021 ("2021"), both Variational federated multi-task learning.
 """
 
 from __future__ import annotations
@@ -36,27 +37,27 @@ _Index = Literal["none", "bitmap", "list"]
 
 
 def cavity(server: Gaussian, factor: Gaussian) -> Gaussian:
-    """Return what the other clients know: the server as received over the factor as stored (2021, algorithm 1, line 7).
+    """Return the other clients' knowledge: the received server over the stored factor (2021, algorithm 1, line 7).
 
     The factor may be many rounds older than the server. If several clients refine at a time, the cavity's precision can
-    be negative; it is kept so, and only the reference is floored.
+    be negative; it stays negative, and only the reference is floored.
     """
     return server / factor
 
 
 def reference(cavity: Gaussian, prior: Gaussian, exponent: Tensor | float) -> Gaussian:
-    """Return the distribution that a client's posterior is held to: cavity times prior^exponent.
+    """Return the reference that a client's posterior is held near: cavity times prior^exponent.
 
-    2021, algorithm 1, line 7. To be floored where it serves as a distribution.
+    2021, algorithm 1, line 7. The caller floors it where it serves as a distribution.
     """
     return cavity * prior**exponent
 
 
 def fedavg_start(server: Gaussian, cavity: Gaussian, share: Tensor | float) -> Gaussian:
-    """Return where training starts in the ablation "+ FedAvg init" (2021, section IV.F): the own factor is forgotten.
+    """Return the start of training in the ablation "+ FedAvg init" (2021, section IV.F), which forgets the own factor.
 
-    In its place is the server to the power of the client's share (1/K or n/N). Without the ablation a client starts
-    from the server itself, which is cavity times own factor. To be floored, as the reference is.
+    The server to the power of the client's share (1/K or n/N) replaces it. Without the ablation a client starts from
+    the server itself, which is cavity times own factor. The caller floors it, like the reference.
     """
     return cavity * server**share
 
@@ -67,14 +68,14 @@ def damped(new: Gaussian, old: Gaussian, gamma: float) -> Gaussian:
 
 
 def delta(new: Gaussian, old: Gaussian) -> Gaussian:
-    """Return what a client sends: its new factor over its old one (2021, algorithm 1, line 9)."""
+    """Return the delta that a client sends: its new factor over its old one (2021, algorithm 1, line 9)."""
     return new / old
 
 
 def client_delta(
     posterior: Gaussian, cavity: Gaussian, factor: Gaussian, *, gamma: float = 1.0, keep_D: Tensor | None = None
 ) -> Gaussian:
-    """Return what a client sends after training a posterior (..., D).
+    """Return the delta that a client sends after training a posterior (..., D).
 
     Args:
         gamma: damping, in (0, 1]; default 1: none.
@@ -105,8 +106,8 @@ def applied(
     change, or nothing.
 
     Args:
-        server_lr: eta_s, 2021 appendix D; default 1. The clients do not store any other value, so the server is no
-            longer the product of their factors; it is there to reproduce the paper.
+        server_lr: eta_s, 2021 appendix D; default 1. With any other value, clients do not store the same change, so the
+            server is no longer the product of their factors; the setting is there to reproduce the paper.
     """
     change = change**server_lr
     lost_D = -change.xi_D
@@ -124,7 +125,7 @@ def applied(
 
 
 def stored(factor: Gaussian, delta: Gaussian, taken_D: Tensor | float = 1.0) -> Gaussian:
-    """Return what a client keeps: its old factor times what the server took of its delta."""
+    """Return the factor that a client keeps: its old factor times the part of its delta that the server took."""
     return factor * delta**taken_D
 
 
@@ -154,7 +155,7 @@ def snr_threshold(snr_D: Tensor, percentile: float) -> Tensor:
 
 
 def kept_weights(snr_D: Tensor, percentile: float) -> Tensor:
-    """Return the weights whose ratio reaches the percentile of their tensor, (..., D) bool; at 0 all."""
+    """Return the weights whose ratio reaches the percentile of their tensor, (..., D) bool; at 0 all weights."""
     return snr_D >= snr_threshold(snr_D, percentile)[..., None]
 
 
@@ -166,7 +167,7 @@ def pruned(delta: Gaussian, keep_D: Tensor) -> Gaussian:
 def delta_bytes(size: int, kept: int, index: _Index, *, scalar: int = 4) -> int:
     """Return the bytes of a tensor's pruned delta.
 
-    Two scalars of `scalar` bytes for each of the kept weights, and the places of these weights.
+    It has two scalars of `scalar` bytes for each kept weight, and the places of these weights.
     """
     match index:
         case "none":

@@ -1,4 +1,4 @@
-"""Imports and compilation that libraries put off, for a process to do before it forks: its children share them."""
+"""Imports and compilation that libraries defer, done by a process before it forks: its children share them."""
 
 from __future__ import annotations
 
@@ -25,5 +25,5 @@ def load_compiled_loop() -> None:
 
 
 def import_optimizers() -> None:
-    """Have torch import what its optimizers need: building the first one takes a second and 70 MB."""
+    """Make torch import the modules that its optimizers need: building the first one takes a second and 70 MB."""
     torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.0)

@@ -1,4 +1,4 @@
-"""An algorithm with a server around another one, which it changes in one respect and leaves alone in all others."""
+"""A wrapper of an algorithm with a server, which changes the algorithm in one respect only."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Inner = CoordinatedAlgorithm[Any, Any, Any, Any]
 
 
 class Wrapper(CoordinatedAlgorithm[Any, Any, Any, Any]):
-    """An algorithm that does what its inner algorithm does."""
+    """An algorithm that passes all calls to its inner algorithm."""
 
     def __init__(self, inner: Inner) -> None:
         self.inner = inner

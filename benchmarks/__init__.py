@@ -1,1 +1,1 @@
-"""fedpeer's speed beside hand-written programs for the same job, measured in the same run; see `run.py`."""
+"""fedpeer's speed compared with hand-written programs for the same job, measured in the same run; see `run.py`."""

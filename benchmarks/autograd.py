@@ -1,4 +1,4 @@
-"""Networks without a fast path: the engine with one worker beside the loop of every tutorial, in one process."""
+"""Networks without a fast path: the engine with one worker, compared with the loop of every tutorial in one process."""
 
 from __future__ import annotations
 

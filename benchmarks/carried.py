@@ -1,7 +1,7 @@
-"""`python -m benchmarks.carried [--quick]`: a slice between two peers through a third one, beside the direct way.
+"""`python -m benchmarks.carried [--quick]`: a slice between two peers through a third, compared with the direct way.
 
-Three processes on loopback: this one sends, one receives, one carries. In both cases the two have an ordinary
-connection with mutual TLS of their own, and each slice is read, checked and answered as between real peers. On a
+There are three processes on loopback: this one sends, one receives, one carries. In both cases sender and receiver have
+their own ordinary connection with mutual TLS, and each slice is read, checked and answered as between real peers. On a
 machine with two cores the carrier has to share them with both.
 """
 
@@ -31,7 +31,7 @@ SLICES = {"1 MB": 250_000, "10 MB": 2_500_000, "100 MB": 25_000_000}
 def _serve(
     report: Callable[[int], None], me: str, folder: Path, public: dict[str, bytes], length: int, carrier: str
 ) -> None:
-    """Run a peer that listens, or one to which nobody can connect and that connects to a carrier."""
+    """Run a peer that listens, or a peer that no peer can reach and that connects to a carrier."""
 
     async def serve() -> None:
         end = End(me, folder, public, length)
@@ -47,7 +47,7 @@ def _serve(
 
 
 class Way:
-    """This process's peer, and the other one, to which it has a connection: direct, or through a carrier."""
+    """This process's peer and the other peer, connected directly or through a carrier."""
 
     def __init__(self, keys: Keys, length: int, *, carried: bool) -> None:
         self._loop, self._seq = asyncio.new_event_loop(), 0
@@ -97,7 +97,7 @@ class Way:
 
 
 def measure(quick: bool) -> Section:
-    """Slices of three sizes, 11 pairs each; quick: 3."""
+    """Measure slices of three sizes, in 11 pairs each; quick: 3."""
     keys, pairs, rows = Keys(), 3 if quick else 11, list[Row]()
     for size, length in SLICES.items():
         value_D = torch.frombuffer(bytearray(os.urandom(4 * length)), dtype=torch.int32).to(torch.float32)

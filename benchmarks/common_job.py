@@ -1,7 +1,7 @@
 """The common job: 16 peers x 3,500 images, one pass and one neighbor averaging a round, beside two processes by hand.
 
-Both programs take the same batches in the same order from the same start, so that their parameters must agree in the
-end; how far they do is part of the notes.
+Both programs take the same batches in the same order from the same start, so that their parameters must agree at the
+end; the notes say how closely they do.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ TARGET = 1.3
 
 
 def measure(quick: bool) -> Section:
-    """Pairs of one round and one evaluation each; quick: 3 instead of 9 pairs."""
+    """Measure 9 pairs of one round and one evaluation each; quick: 3 pairs."""
     world = world_of(federation(f"blocks:{IMAGES}", peers=PEERS, batch=BATCH, lr=RATE))
     with Engine(world, "full-averaging", workers=2) as engine, floor_of(engine) as floor:
-        interleaved(engine.lap, lambda: floor_lap(floor), 1)  # memory is touched for the first time
+        interleaved(engine.lap, lambda: floor_lap(floor), 1)  # touches memory for the first time
         ours, theirs = interleaved(engine.lap, lambda: floor_lap(floor), 3 if quick else 9)
         rows = _rows(ours, theirs)
         apart = float((engine.x_Pn - floor.x_Pn).norm() / floor.x_Pn.norm())
@@ -48,7 +48,7 @@ def _rows(ours: list[Lap], theirs: list[Lap]) -> list[Row]:
 
 
 def floor_of(engine: Engine) -> TwoProcesses:
-    """The floor on the engine's job: the same start, the same mixing matrix, the same order of examples."""
+    """Return the floor for the engine's job: the same start, the same mixing matrix, the same order of examples."""
     dataset, start = engine.world.dataset, engine.x_Pn.clone()
     assert dataset.test_N is not None
     x, y, test = torch.from_numpy(dataset.x), torch.from_numpy(dataset.y), torch.from_numpy(dataset.test_N)

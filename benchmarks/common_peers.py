@@ -1,4 +1,4 @@
-"""The common job by sixteen real peers, with TLS and everything saved before it is said, beside two processes by hand.
+"""The common job by sixteen real peers, with TLS and state saved before it is sent, beside two processes by hand.
 
 `python -m benchmarks.common_peers [--quick]` prints this table alone.
 """
@@ -29,16 +29,16 @@ from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.world import World
 
 METHOD = "full-averaging"
-#: Times the round of two processes by hand, by the clock.
+#: Most wall time of a round, in rounds of the two hand-written processes.
 TARGET = 2.0
-#: Seconds after which a round that has not begun never will; between two looks at the first peer.
+#: Seconds after which a round that has not begun counts as failed; seconds between two checks of the first peer.
 PATIENCE, LOOK_S = 120.0, 0.02
-#: Rounds that warm up (connections are made, buffers are taken), and the last round, which alone has an evaluation.
+#: Rounds that warm up (connections are made, buffers allocated), and the last round, the only one with an evaluation.
 WARM, LAST = 2, 1
 
 
 def measure(quick: bool) -> Section:
-    """Twelve rounds; quick: six. Those of the floor are half before and half after the peers', on the same job."""
+    """Measure twelve rounds (quick: six); half of the floor's are before the peers', half after, on the same job."""
     rounds = 6 if quick else 12
     world = world_of(_federation(WARM + rounds + LAST))
     with Engine(world, METHOD, workers=2) as engine, floor_of(engine) as floor:
@@ -71,7 +71,7 @@ def _wall(laps: Sequence[Lap]) -> list[float]:
 
 
 def _peers(world: World, rounds: int) -> tuple[list[Lap], list[tuple[str, str, float]], Tensor]:
-    """Laps of these rounds, what a round is made of, and all peers' parameters (P, n) in the end."""
+    """Return laps of these rounds, the parts of a round, and all peers' parameters (P, n) at the end."""
     with tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder:
         files = settle(Path(folder) / "peers", world, parse_choice(METHOD), "cpu")
         pool = ProcessPool(files, threads=1)
@@ -107,7 +107,7 @@ def _state(file: Path) -> Path:
 
 
 def _reached(files: Mapping[str, Path], pool: ProcessPool, round: int) -> None:
-    """Wait until the first peer is in this round: all are in step."""
+    """Wait until the first peer is in this round; all peers are in step."""
     began, first = time.perf_counter(), next(iter(files.values())).parent
     while round_of(first) < round:
         if time.perf_counter() - began > PATIENCE or pool.ended():
@@ -116,12 +116,12 @@ def _reached(files: Mapping[str, Path], pool: ProcessPool, round: int) -> None:
 
 
 def _saving(files: Mapping[str, Path]) -> float:
-    """Seconds that a peer has waited for its disk so far, mean over peers."""
+    """Return the seconds that a peer has waited for its disk so far, mean over peers."""
     return fmean(ask(door(file.parent))["timings"]["save"]["sum"] for file in files.values())
 
 
 def _loop_seconds(pids: Sequence[int]) -> float:
-    """CPU seconds of the first threads of these processes, on which their event loops run."""
+    """Return the CPU seconds of the first threads of these processes, on which their event loops run."""
     ticks = 0
     for pid in pids:
         fields = Path(f"/proc/{pid}/task/{pid}/stat").read_text().rpartition(")")[2].split()

@@ -30,20 +30,20 @@ from fedpeer.peer.wire.messages import Ack, Message
 
 #: Seconds between two attempts to reach a peer that is not connected yet.
 AGAIN_S = 0.05
-#: Messages per second: the rate is what is measured.
+#: Limit on messages per second that never applies, since the rate is measured.
 ANY_RATE = 1e6
 #: Seconds after which a short message that was not sent is dropped.
 OUTDATED_S = Limits().stale_s
 
 
 class End:
-    """One peer: server, links and carrier, as in a real one; what arrives is dropped.
+    """One peer with server, links and carrier, like a real peer; it drops all messages that arrive.
 
     me         its id
-    folder     has its keys
+    folder     the folder with its keys
     public     the keys of all peers
     length     numbers of the longest slice
-    outbound   it opens all connections at once, whatever its id
+    outbound   whether it opens all connections at once, whatever its id
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class End:
             await asyncio.sleep(AGAIN_S)
 
     async def acknowledge(self, to: str, address: str) -> Outcome:
-        """Send a short message, again where it became outdated before it was sent; return what became of it."""
+        """Send a short message, and again if it became outdated before it was sent; return the outcome."""
         while True:
             self.send(to, address, Ack(group=GROUP, taken=0, round=0))
             with suppress(TimeoutError):

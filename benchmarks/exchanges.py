@@ -1,8 +1,8 @@
-"""`python -m benchmarks.exchanges [--quick]`: what the number of exchanges is worth, on four tasks.
+"""`python -m benchmarks.exchanges [--quick]`: the effect of the number of exchanges, on four tasks.
 
-Each task runs with 1, 2, 4 and 8 exchanges in each averaging, and with as many as a tolerance of 1e-4 takes, on the
-default graph, with the same seeds. The table has accuracy and bytes, and the difference in accuracy from the tolerance:
-the mean of the differences of equal seeds, with its standard error.
+Each task runs with 1, 2, 4 and 8 exchanges in each averaging, and with the number that a tolerance of 1e-4 needs, on
+the default graph, with the same seeds. The table has accuracy and bytes, and the difference in accuracy from the
+tolerance: the mean of the differences of equal seeds, with its standard error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ ENDS: Mapping[str, Mapping[str, Any]] = {
 
 @dataclass(frozen=True, eq=False)
 class Trial:
-    """One task: a name, and settings of a federation file beside the defaults."""
+    """One task: a name, and settings of a federation file that replace defaults."""
 
     name: str
     simulation: Mapping[str, Any]
@@ -92,7 +92,7 @@ def play(cell: Cell, folder: Path) -> dict[str, dict[str, Any]]:
 
 
 def table(trial: Trial, found: Mapping[Cell, Mapping[str, Mapping[str, Any]]], seeds: Sequence[int]) -> Table:
-    """Return the table of one task; without a standard error if there is one seed only."""
+    """Return the table of one task; with a single seed it has no standard error."""
     drawn = Table(title=f"{trial.name}: {len(seeds)} seeds", title_justify="left")
     drawn.add_column("exchanges")
     for method in METHODS:

@@ -1,8 +1,8 @@
-"""Hand-written programs that do one job each and nothing else: what fedpeer's speed is held against.
+"""Hand-written programs that do one job each and nothing else: the floors with which fedpeer's speed is compared.
 
-Nothing of fedpeer is used. The network is always 784-300-100-10 with sigmoids, cross-entropy and plain SGD; a peer's
-parameters are one flat row, layer after layer, weight before bias. `TwoProcesses` is the common job: worker
-processes with one torch thread each, parameters in shared memory, backward pass by hand, neighbor averaging by a
+They do not use fedpeer. The network is always 784-300-100-10 with sigmoids, cross-entropy and plain SGD; a peer's
+parameters are one flat row, layer after layer, weight before bias. `TwoProcesses` is the common job: worker processes
+with one torch thread each, parameters in shared memory, a hand-written backward pass, and neighbor averaging by a
 mixing matrix.
 """
 
@@ -28,7 +28,7 @@ Order = Callable[[int, int], NDArray[np.int64]]
 
 
 def layers(x_n: Tensor, sizes: tuple[int, ...] = SIZES) -> list[tuple[Tensor, Tensor]]:
-    """Weight (out, in) and bias (out,) of each layer, as views of a row."""
+    """Return weight (out, in) and bias (out,) of each layer, as views of a row."""
     views, at = [], 0
     for fan_in, fan_out in pairwise(sizes):
         weight = x_n[at : at + fan_out * fan_in].view(fan_out, fan_in)
@@ -39,7 +39,7 @@ def layers(x_n: Tensor, sizes: tuple[int, ...] = SIZES) -> list[tuple[Tensor, Te
 
 @torch.no_grad()
 def manual_pass(x_n: Tensor, images_NF: Tensor, labels_N: Tensor, index_S: Tensor, batch: int, lr: float) -> None:
-    """SGD over the examples `index_S` in that order, backward pass by hand, in place."""
+    """Take steps of SGD over the examples `index_S` in that order, with a hand-written backward pass, in place."""
     (w1, b1), (w2, b2), (w3, b3) = layers(x_n)
     rows, rate = torch.arange(batch), -lr / batch
     for first in range(0, len(index_S), batch):
@@ -75,7 +75,7 @@ def two_layer_pass(x_n: Tensor, images_NF: Tensor, labels_N: Tensor, index_S: Te
 
 @torch.no_grad()
 def accuracy(x_n: Tensor, images_NF: Tensor, labels_N: Tensor) -> float:
-    """Share of right answers."""
+    """Return the fraction of right answers."""
     (w1, b1), (w2, b2), (w3, b3) = layers(x_n)
     a2 = torch.addmm(b2, torch.addmm(b1, images_NF, w1.t()).sigmoid_(), w2.t()).sigmoid_()
     return float((torch.addmm(b3, a2, w3.t()).argmax(1) == labels_N).float().mean())
@@ -84,7 +84,7 @@ def accuracy(x_n: Tensor, images_NF: Tensor, labels_N: Tensor) -> float:
 def autograd_pass(
     module: nn.Module, images_NF: Tensor, labels_N: Tensor, index_S: Tensor, batch: int, lr: float
 ) -> None:
-    """The loop of every tutorial, but for torch's DataLoader: slices of tensors, autograd, torch's SGD."""
+    """Run the loop of every tutorial, without torch's DataLoader: slices of tensors, autograd, torch's SGD."""
     optimizer, loss = torch.optim.SGD(module.parameters(), lr=lr), nn.CrossEntropyLoss()
     for first in range(0, len(index_S), batch):
         index = index_S[first : first + batch]
@@ -95,7 +95,7 @@ def autograd_pass(
 
 @njit(cache=True, fastmath=True)
 def compiled_pass(x, images, labels, index, lr):  # type: ignore[no-untyped-def]  # pragma: no cover - compiled
-    """Single-sample SGD for exactly this network; float32 arrays, int64 labels and indices."""
+    """Take steps of single-sample SGD for exactly this network; float32 arrays, int64 labels and indices."""
     w1 = x[:235200].reshape(300, 784)
     b1 = x[235200:235500]
     w2 = x[235500:265500].reshape(100, 300)
@@ -150,7 +150,7 @@ def _descend(row, bias, o, delta, a, below, lr):  # type: ignore[no-untyped-def]
 
 @dataclass(frozen=True)
 class Memory:
-    """Shared memory of the processes of `TwoProcesses`; peer p trains on held_PS[p] of the images, all test on some.
+    """Shared memory of the processes of `TwoProcesses`; peer p trains on images held_PS[p], all test on the same ones.
 
     x   parameters (peers, n) twice: averaging reads one side and writes the other
     """
@@ -206,7 +206,7 @@ class TwoProcesses:
         self._side = 1 - self._side
 
     def evaluate(self) -> list[float]:
-        """Accuracy of each peer."""
+        """Return the accuracy of each peer."""
         return [score for part in self._all("evaluate") for score in part]
 
     def _all(self, what: str) -> list[list[float]]:
@@ -217,7 +217,7 @@ class TwoProcesses:
 
 @torch.no_grad()
 def _serve(pipe: Connection, number: int, workers: int, memory: Memory, order: Order, batch: int, lr: float) -> None:
-    """Worker `number`: consecutive peers to train and evaluate, consecutive columns to average."""
+    """Run worker `number`: it trains and evaluates consecutive peers, and averages consecutive columns."""
     torch.set_num_threads(1)
     peers, columns = memory.x[0].shape
     mine = range(number * peers // workers, (number + 1) * peers // workers)

@@ -1,7 +1,8 @@
 """Small convolutional networks on an NVIDIA GPU: a round of a thousand peers beside a hand-written batched program.
 
 `python -m benchmarks.gpu [--quick]` measures, prints, and writes gpu.json and gpu.md into docs/results. `FEDPEER_DATA`
-has CIFAR-10; a part of it is repeated until there are as many images as in all of it, 50 for each of a thousand peers.
+has CIFAR-10; a sub-sample is repeated until there are as many images as in the whole data set, 50 for each of a
+thousand peers.
 """
 
 from __future__ import annotations
@@ -35,13 +36,13 @@ from fedpeer.sims.world import World, build_world
 COMMAND = "python -m benchmarks.gpu"
 FOLDER, NAME = Path(__file__).parents[1] / "docs" / "results", "gpu"
 PEERS, STEPS, BATCH, IMAGES, TESTED, RATE = 1_000, 10, 50, 50, 20, 0.05
-#: What peers train -> network.
+#: Name of a network in the table -> network.
 NETWORKS = {
     "LeNet: 6 and 16 5x5 channels, 120, 84": "python:benchmarks.gpu:lenet",
     "8 and 16 5x5 channels, 100": "cnn:8+16,hidden=100",
     "32 and 64 3x3 channels, 100": "cnn:32+64,hidden=100,kernel=3",
 }
-#: Peers that the hand-written program computes at once; the faster counts.
+#: Peers that the hand-written program computes at once; the faster choice counts.
 AT_ONCE = (125, 1_000)
 MANY, MANY_NETWORK = 10_000, list(NETWORKS)[1]
 SECONDS, OF_FLOOR, GIB = 1.0, 0.6, 40.0
@@ -69,7 +70,7 @@ def world_of(network: str, peers: int, *, optimizer: str = "sgd,lr=0.05") -> Wor
 
 
 def enough(dataset: Dataset, wanted: int) -> Dataset:
-    """Return so many training images, from the first again where they end, and all test images."""
+    """Return `wanted` training images, repeated from the first where they end, and all test images."""
     assert dataset.test_N is not None
     rows = np.concatenate([np.resize(np.flatnonzero(~dataset.test_N), wanted), np.flatnonzero(dataset.test_N)])
     return replace(dataset, x=dataset.x[rows], y=dataset.y[rows], test_N=np.arange(len(rows)) >= wanted)
@@ -78,7 +79,7 @@ def enough(dataset: Dataset, wanted: int) -> Dataset:
 class ByHand:
     """The program that a user would write: vmap of the gradient for some peers, a step of SGD, one matrix product.
 
-    Batches are drawn on the GPU, and torch's defaults stand, so convolutions round their inputs to ten bits (TF32).
+    Batches are drawn on the GPU, and torch's defaults apply, so convolutions round their inputs to ten bits (TF32).
     """
 
     def __init__(self, world: World, engine: VectorEngine, at_once: int) -> None:
@@ -117,7 +118,7 @@ def seconds(work: Callable[[], object]) -> float:
 
 
 def compared(name: str, laps: int) -> dict[str, Any]:
-    """Measure rounds of one network in turn with the hand-written program."""
+    """Measure rounds of one network, alternating with the hand-written program."""
     world = world_of(NETWORKS[name], PEERS)
     job = job_of(world, "cuda")
     with engine_of(world, parse_choice("full-averaging"), job=job, device="cuda") as engine:
@@ -143,7 +144,7 @@ def compared(name: str, laps: int) -> dict[str, Any]:
 
 
 def many() -> dict[str, Any]:
-    """Measure the memory of many peers, each with a state of its own: momentum."""
+    """Measure the memory of many peers, each with its own state (momentum)."""
     gc.collect()
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
@@ -164,7 +165,7 @@ def many() -> dict[str, Any]:
 
 
 def page(found: Mapping[str, Any]) -> str:
-    """Return the whole page, Markdown."""
+    """Return the whole page in Markdown."""
     rows: Sequence[Mapping[str, Any]] = found["rounds"]
     head = ["network", "parameters", "fedpeer, s", "by hand, s", "by hand / fedpeer", "evaluation, s"]
     lines = [

@@ -1,6 +1,6 @@
-"""Cost of a peer as peers become more: 16 to 1,024 peers with 200 images each, and the memory of the most.
+"""Cost of a peer with more peers: 16 to 1,024 peers with 200 images each, and the memory of the largest number.
 
-The data set is repeated until everyone has images of their own, so that memory is what real data would take.
+The data set is repeated until every peer has its own images, so that memory is as with real data.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ FEW, MANY = 16, (64, 256, 1024)
 IMAGES = TEST_IMAGES = 200
 TARGET = 1.25
 GIB_TARGET = 6.0
-#: Rounds of the few peers in one lap: one alone is over before the clocks have settled.
+#: Rounds of the few peers in one lap: a single round ends before the clocks have settled.
 ROUNDS_OF_FEW = 8
 
 
 def measure(quick: bool) -> Section:
-    """Each number of peers in turn with 16 peers; quick: no 1,024."""
+    """Measure each number of peers, alternating with 16 peers; quick: without 1,024."""
     many = MANY[:-1] if quick else MANY
     rows = [row for peers in many for row in _beside_few(peers, 3 if quick else 7)]
     return Section(
@@ -45,7 +45,7 @@ def _beside_few(peers: int, pairs: int) -> list[Row]:
             laps = [few.lap() for _ in range(ROUNDS_OF_FEW)]
             return {phase: sum((lap[phase] for lap in laps[1:]), laps[0][phase]) for phase in laps[0]}
 
-        interleaved(many.lap, lap_of_few, 1)  # memory is touched for the first time
+        interleaved(many.lap, lap_of_few, 1)  # touches memory for the first time
         ours, floor = interleaved(many.lap, lap_of_few, pairs)
     return [
         compared(
@@ -69,7 +69,7 @@ def _world(peers: int) -> World:
 
 
 def _enough(dataset: Dataset, wanted: int) -> Dataset:
-    """The first `wanted` training images, from the beginning again where they end, and the test images behind."""
+    """Return `wanted` training images, repeated from the first where they end, and then the test images."""
     assert dataset.test_N is not None
     rows = np.concatenate([np.arange(wanted) % np.count_nonzero(~dataset.test_N), np.flatnonzero(dataset.test_N)])
     return replace(dataset, x=dataset.x[rows], y=dataset.y[rows], test_N=np.arange(len(rows)) >= wanted)

@@ -1,8 +1,8 @@
-"""Learning as peers become more: time and memory of a round for 16 to 10,000 peers, and where the memory goes.
+"""Learning with more peers: time and memory of a round for 16 to 10,000 peers, and the parts of the memory.
 
 `python -m benchmarks.learning_scale [--peers 16,64,...]` measures, prints, and writes learning-scale.md, .svg and .json
-into docs/results. Each cell has processes of its own, so that nobody's memory is another's, and cells that the JSON
-holds are not measured again (`--again` measures all). Linux only.
+into docs/results. Each cell runs in its own processes, so that cells share no memory, and cells in the JSON are not
+measured again (`--again` measures all). Linux only.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ LAPS = 3
 FOLDER = Path(__file__).parents[1] / "docs" / "results"
 NAME = "learning-scale"
 COMMAND = "python -m benchmarks.learning_scale"
-#: Which files of a workspace are which part of the memory; the rest are examples and places.
+#: Files of a workspace -> part of the memory; the rest are examples and places.
 STATES = {"x": "parameters", "states": "peers' states and updates"}
 PHASES = ("training", "averaging", "evaluation")
 
 
 @dataclass(frozen=True)
 class Line:
-    """Job that is played at every number of peers."""
+    """Job that is measured with every number of peers."""
 
     name: str
     method: str
@@ -50,7 +50,7 @@ LINES = (
 
 
 def measured(line: Line, peers: int) -> dict[str, Any]:
-    """One cell, in this process and its workers."""
+    """Return the measurements of one cell, in this process and its workers."""
     import torch
 
     from benchmarks.worlds import Engine
@@ -78,7 +78,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
     with peak_memory() as seen:
         world = build_world(options, load_dataset(options.simulation.dataset), 0)
         with Engine(world, line.method, workers=2) as engine:
-            engine.lap()  # memory is touched for the first time
+            engine.lap()  # touches memory for the first time
             largest = seen()
             laps = [engine.lap() for _ in range(LAPS)]
             parts = _named(memory_parts(), libraries)
@@ -95,7 +95,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
 
 
 def _named(found: Mapping[str, int], libraries: int) -> dict[str, int]:
-    """Bytes by part, from the names of files and of processes."""
+    """Return the bytes by part, from the names of files and of processes."""
     parts = {
         "libraries": libraries,
         "data set, split, plan": found["leader"] - libraries,
@@ -113,7 +113,7 @@ def _named(found: Mapping[str, int], libraries: int) -> dict[str, int]:
 
 
 def page(rows: Sequence[Mapping[str, Any]], facts: str) -> str:
-    """The whole page, Markdown. facts: machine and versions, in a sentence."""
+    """Return the whole page in Markdown; `facts`: a sentence on machine and versions."""
     parameters = rows[0]["parameters"]
     texts = [
         "# Learning at scale",
@@ -150,7 +150,7 @@ train a block. Files hold two sides of whatever is trained, and count with the p
 
 
 def _missing(rows: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the figures that the command would measure and has not."""
+    """Return the figures that the command has not measured yet."""
     known = {(row["line"], row["peers"]) for row in rows}
     left = [f"{line.name}, {peers:,} peers" for line in LINES for peers in PEERS if (line.name, peers) not in known]
     return [f"Not measured yet: {'; '.join(left)}."] if left else []
@@ -176,7 +176,7 @@ def _grown(rows: Sequence[Mapping[str, Any]]) -> list[list[str]]:
 
 
 def _slope(before: Mapping[str, Any], row: Mapping[str, Any]) -> float:
-    """Bytes for each peer more."""
+    """Return the bytes for each further peer."""
     return float((row["peak_bytes"] - before["peak_bytes"]) / (row["peers"] - before["peers"]))
 
 
@@ -185,7 +185,7 @@ def _parts(row: Mapping[str, Any]) -> list[str]:
 
 
 def picture(rows: Sequence[Mapping[str, Any]]) -> str:
-    """SVG: above processor time of a round, below the peak of memory, a line a method."""
+    """Return an SVG with processor time of a round above, and peak memory below; one line for each method."""
     from matplotlib.axes import Axes
     from matplotlib.ticker import FuncFormatter, NullFormatter
 
@@ -216,13 +216,13 @@ def picture(rows: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ordered(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """A method after the other, the few peers first."""
+    """Return the rows by method, and within a method by number of peers."""
     names = [line.name for line in LINES]
     return sorted(rows, key=lambda row: (names.index(row["line"]), row["peers"]))
 
 
 def _cell(number: int, peers: int) -> dict[str, Any]:
-    """One cell in a process of its own."""
+    """Return the measurements of one cell, from a separate process."""
     options = [sys.executable, "-m", "benchmarks.learning_scale", "--cell", str(number), "--peers", str(peers)]
     found: dict[str, Any] = json.loads(subprocess.run(options, check=True, stdout=subprocess.PIPE, text=True).stdout)
     return found
@@ -261,7 +261,7 @@ def main() -> None:
 
 
 def _facts() -> str:
-    """The machine and the versions, in a sentence."""
+    """Return a sentence on the machine and the versions."""
     from fedpeer.runs.environment import environment
 
     here = environment("cpu")

@@ -1,9 +1,9 @@
-"""`python -m benchmarks.links [--quick]`: what could carry frames both ways over one connection between two peers.
+"""`python -m benchmarks.links [--quick]`: ways to carry frames in both directions over one connection of two peers.
 
-Three ways, all over mutual TLS on loopback, between this process and another: a WebSocket, and a streamed request with
-a streamed answer, both by aiohttp; and asyncio's own streams, which are the floor. Each is asked for two things: short
-frames that are echoed (processor time of each side for one frame there and one back), and a slice that is sent in
-pieces and read into a buffer that the receiver keeps (seconds until the receiver says that it has all).
+There are three ways, all over mutual TLS on loopback, between this process and another: a WebSocket, and a streamed
+request with a streamed answer, both by aiohttp; and asyncio's own streams, which are the floor. Each has two jobs:
+short frames that are echoed (processor time of each side for one frame and its echo), and a slice that is sent in
+pieces and read into a buffer that the receiver keeps (seconds until the receiver reports that it has the whole slice).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedpeer.peer.runtime.identity import client_context, server_context
 from fedpeer.peer.runtime.limits import READ_AHEAD_BYTES
 from fedpeer.peer.runtime.listener import bind_socket
 
-#: Bytes of a short frame, as an acknowledgement has; of a piece of a slice; and of slices.
+#: Bytes of a short frame, as of an acknowledgement; of a piece of a slice; and of slices.
 SHORT, PIECE = 140, 64 * 1024
 SLICES = {"10 MB": 10_000_000, "100 MB": 100_000_000}
 #: The longest slice; a receiver keeps a buffer for it.
@@ -41,7 +41,7 @@ Writing = Callable[[Any], Awaitable[object]]
 
 
 class Frames:
-    """Frames in a stream of bytes, whatever the pieces in which it comes."""
+    """Frames in a stream of bytes, however the stream is cut into pieces."""
 
     def __init__(self, read: Reading) -> None:
         self._read, self._rest, self.kept = read, memoryview(b""), memoryview(bytearray(KEPT))
@@ -77,7 +77,7 @@ async def send_frame(write: Writing, frame: memoryview) -> None:
 
 
 async def answer(read: Reading, write: Writing) -> None:
-    """Echo short frames, and answer long ones, until the other side ends."""
+    """Echo short frames, and answer long frames, until the other side ends."""
     frames = Frames(read)
     with suppress(EOFError):
         while True:
@@ -104,7 +104,7 @@ async def _stream_served(request: web.BaseRequest) -> web.StreamResponse:
     response = web.StreamResponse()
     response.enable_chunked_encoding()
     await response.prepare(request)
-    await response.write(HEAD.pack(0))  # headers leave with the first piece of a body
+    await response.write(HEAD.pack(0))  # headers are sent with the first piece of a body
     await request.content.readexactly(HEAD.size)
     await answer(request.content.readany, response.write)
     return response
@@ -147,7 +147,7 @@ def _drained(writer: asyncio.StreamWriter) -> Writing:
 
 
 class Way(Protocol):
-    """One way: how this process opens it."""
+    """One way to connect, as this process opens it."""
 
     receiver: Receiver
 
@@ -157,7 +157,7 @@ class Way(Protocol):
 
 
 class WebSocket:
-    """A WebSocket: what this process sends is masked."""
+    """A WebSocket; this process masks what it sends."""
 
     def __init__(self, keys: Keys) -> None:
         self._keys = keys
@@ -229,7 +229,7 @@ class Asyncio:
 
 
 class _Opened:
-    """A way that is open, on the loop of all of them."""
+    """An open connection of one way, on the common event loop."""
 
     def __init__(self, way: Way, loop: asyncio.AbstractEventLoop) -> None:
         self.way, self._loop = way, loop
@@ -237,7 +237,7 @@ class _Opened:
         self._frames = Frames(read)
 
     def echoed(self, count: int) -> Lap:
-        """Send short frames one after the other; return the time of each side."""
+        """Send short frames one after the other; return the processor time of each side."""
         ours, both = cpu_seconds([]), cpu_seconds([self.way.receiver.pid])
         self._loop.run_until_complete(self._echo(memoryview(os.urandom(SHORT)), count))
         ours, both = cpu_seconds([]) - ours, cpu_seconds([self.way.receiver.pid]) - both
@@ -258,7 +258,7 @@ class _Opened:
 
 
 def measure(quick: bool) -> Section:
-    """2,000 short frames and messages, and slices of two sizes, 11 pairs each; quick: 200 and 3."""
+    """Measure 2,000 short frames and messages, and slices of two sizes, in 11 pairs each; quick: 200 and 3."""
     keys, loop = Keys(), asyncio.new_event_loop()
     count, pairs = (200, 3) if quick else (2_000, 11)
     floor, rows = _Opened(Asyncio(keys), loop), list[Row]()
@@ -289,7 +289,7 @@ def measure(quick: bool) -> Section:
 
 
 def _acknowledgements(peers: carried.Way, echo: _Opened, count: int, pairs: int) -> list[Row]:
-    """Rows of a peer's short messages beside an echo over a connection of the same kind."""
+    """Return rows of a peer's short messages, compared with an echo over a connection of the same kind."""
     peers.acknowledged(count)
     a, b = interleaved(lambda: peers.acknowledged(count), lambda: echo.echoed(count), pairs)
     peers.close()
@@ -303,7 +303,7 @@ def _acknowledgements(peers: carried.Way, echo: _Opened, count: int, pairs: int)
 
 
 def _pairs(ours: _Opened, floor: _Opened, work: Callable[[_Opened], Lap], pairs: int) -> tuple[list[Lap], list[Lap]]:
-    work(ours)  # memory that is touched for the first time
+    work(ours)  # touches memory for the first time
     work(floor)
     return interleaved(lambda: work(ours), lambda: work(floor), pairs)
 

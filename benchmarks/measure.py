@@ -1,8 +1,8 @@
-"""Clocks, interleaved pairs, ratios with an interval, and memory: how everything here is measured.
+"""Clocks, interleaved pairs, ratios with an interval, and memory: the measurements of all benchmarks.
 
-Two programs that do the same work are both kept alive and take turns (A B B A A B ...), so that what else happens on
-the machine meets both alike. What is compared is CPU seconds of all processes of a program, which hardly depend on
-what else runs. Linux only.
+Two programs that do the same work are both kept alive and take turns (A B B A A B ...), so that other work on the
+machine affects both equally. The compared figure is the CPU seconds of all processes of a program, which hardly depend
+on other work. Linux only.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 
 def cpu_seconds(pids: Sequence[int]) -> float:
-    """User and system time that this process and those have used, all threads, in nanosecond steps."""
+    """Return user and system time of this process and of `pids`, over all threads, in nanosecond steps."""
     # A process's CPU clock is the number that clock_getcpuclockid(3) gives: ~pid in the upper bits, 2 in the lower.
     return time.process_time() + sum(time.clock_gettime((~pid << 3) | 2) for pid in pids)
 
@@ -42,18 +42,18 @@ class Spent:
 
 
 def clocked(work: Callable[[], object], pids: Sequence[int] = ()) -> Spent:
-    """Do the work, in this process and those."""
+    """Do the work, and return its time in this process and in `pids`."""
     cpu, wall = cpu_seconds(pids), time.perf_counter()
     work()
     return Spent(cpu_seconds(pids) - cpu, time.perf_counter() - wall)
 
 
-#: Phase ("round", "training", ...) -> what it took.
+#: Phase ("round", "training", ...) -> its time.
 Lap = dict[str, Spent]
 
 
 def interleaved(a: Callable[[], Lap], b: Callable[[], Lap], pairs: int) -> tuple[list[Lap], list[Lap]]:
-    """Laps of both in the order A B, B A, A B, ..."""
+    """Return laps of both programs, run in the order A B, B A, A B, ..."""
     laps_a: list[Lap] = []
     laps_b: list[Lap] = []
     for pair in range(pairs):
@@ -63,7 +63,7 @@ def interleaved(a: Callable[[], Lap], b: Callable[[], Lap], pairs: int) -> tuple
 
 
 def times(laps: Sequence[Lap], phase: str, *, clock: Literal["cpu", "wall"] = "cpu", per: float = 1.0) -> list[float]:
-    """Seconds of one phase in each lap, divided by what was done in it."""
+    """Return the seconds of one phase in each lap, divided by `per`."""
     return [getattr(lap[phase], clock) / per for lap in laps]
 
 
@@ -76,12 +76,12 @@ class Ratio:
     high: float
 
 
-#: Enough that the ends of a 95 % interval stand on 50 resamples each.
+#: Enough for 50 resamples beyond each end of a 95 % interval.
 _RESAMPLES = 2000
 
 
 def ratio_of_medians(ours: Sequence[float], floor: Sequence[float]) -> Ratio:
-    """median(ours) / median(floor); the interval by resampling whole pairs (percentile bootstrap, Efron 1979)."""
+    """Return median(ours) / median(floor), with an interval by resampling pairs (percentile bootstrap, Efron 1979)."""
     pairs: NDArray[np.float64] = np.array([ours, floor])
     chosen = np.random.default_rng(0).integers(len(ours), size=(_RESAMPLES, len(ours)))
     top, bottom = np.median(pairs[:, chosen], axis=2)
@@ -90,16 +90,16 @@ def ratio_of_medians(ours: Sequence[float], floor: Sequence[float]) -> Ratio:
 
 
 def family(pid: int) -> list[int]:
-    """The process and all that descend from it."""
+    """Return the process and all its descendants."""
     children: list[int] = []
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended in the meantime
         for task in Path(f"/proc/{pid}/task").iterdir():
             children += map(int, (task / "children").read_text().split())
     return [pid, *(each for child in children for each in family(child))]
 
 
 def proportional_bytes() -> int:
-    """Memory of this process and its descendants (PSS): a page that several of them share counts once in the sum."""
+    """Return the memory of this process and its descendants (PSS): a page that several share counts once in the sum."""
     total = 0
     for pid in family(os.getpid()):
         total += sum(int(line.split()[1]) for line in memory_lines(pid) if line.startswith("Pss:"))
@@ -107,7 +107,7 @@ def proportional_bytes() -> int:
 
 
 def memory_lines(pid: int) -> list[str]:
-    """Return what the kernel says of a process's memory; nothing of one that has ended meanwhile."""
+    """Return the kernel's lines on a process's memory; no lines if it has ended in the meantime."""
     try:
         return Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -116,12 +116,12 @@ def memory_lines(pid: int) -> list[str]:
 
 @contextmanager
 def peak_memory(every_seconds: float = 0.1) -> Iterator[Callable[[], int]]:
-    """Looks at `proportional_bytes` meanwhile; the function gives the largest seen. Costs time: do not clock inside."""
+    """Sample `proportional_bytes`; the function returns the largest. Costs time: do not clock inside this context."""
     seen, over = [proportional_bytes()], threading.Event()
 
     def watch() -> None:
         while not over.wait(every_seconds):
-            with suppress(FileNotFoundError, ProcessLookupError):  # a process ended while it was looked at
+            with suppress(FileNotFoundError, ProcessLookupError):  # a process ended during the sample
                 seen.append(proportional_bytes())
 
     thread = threading.Thread(target=watch)
@@ -134,8 +134,10 @@ def peak_memory(every_seconds: float = 0.1) -> Iterator[Callable[[], int]]:
 
 
 def memory_parts(folder: str = "work-") -> dict[str, int]:
-    """Bytes of memory (PSS) of this process and its descendants: "leader", "others", and "file NAME" for each file that
-    they map from a folder whose name begins so, in all processes together.
+    """Return the memory (PSS, bytes) of this process and its descendants by part, in all processes together.
+
+    Parts are "leader", "others", and "file NAME" for each file that they map from a folder whose name begins with
+    `folder`.
     """
     found = {"leader": 0, "others": 0}
     for pid in family(os.getpid()):

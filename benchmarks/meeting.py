@@ -1,8 +1,8 @@
 """`python -m benchmarks.meeting [--quick]`: processor time until many peers have met, beside bare TLS handshakes.
 
-All peers are in this process. They begin one after another, as processes do; who begins sends a message to each that is
-there, and gets one from each. The floor is one handshake a pair by asyncio, with one context a peer, and one byte there
-and back. What a peer saves, and what it computes to join, is not in it.
+All peers are in this process. They begin one after another, like processes; a peer that begins sends a message to each
+peer that has begun, and gets one from each. The floor is one handshake a pair by asyncio, with one context a peer, and
+one byte in each direction. The measurement includes neither a peer's saving nor its computations to join.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class Meeting:
 
 
 async def _greet(sender: tuple[End, str], to: tuple[End, str]) -> None:
-    """Send one message until it has arrived."""
+    """Send a message again until one has arrived."""
     (end, _), (other, address) = sender, to
     while not isinstance(await end.acknowledge(other.me, address), DeliveryReceipt):
         await asyncio.sleep(AGAIN_S)
@@ -102,9 +102,9 @@ async def _echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> N
 
 
 def measure(quick: bool) -> Section:
-    """100 peers, 5 pairs; quick: 30 peers, 3 pairs."""
+    """Measure 100 peers in 5 pairs; quick: 30 peers in 3 pairs."""
     peers, pairs = (PEERS_QUICK, 3) if quick else (PEERS, 5)
-    gc.freeze()  # as a peer does that begins
+    gc.freeze()  # as a peer does when it begins
     keys = Keys([f"p{number:03}" for number in range(peers)])
     ours, floor = Meeting(keys), Handshakes(keys)
     a, b = interleaved(ours.lap, floor.lap, pairs)

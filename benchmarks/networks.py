@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 
 class Opaque(nn.Module):
-    """A module behind a `forward` of its own."""
+    """A module inside another module with its own `forward`."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()

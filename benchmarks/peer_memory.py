@@ -1,8 +1,7 @@
-"""Memory of real peers on one machine: sixteen with adapters beside one frozen model, and four with a large data set.
+"""Memory of real peers on one machine: sixteen with adapters on one frozen model, and four with a large data set.
 
 `python -m benchmarks.peer_memory [--quick]` prints this table alone. The first job is that of the experiment
-`adapters`; the frozen model is read from a file, and its weights are drawn, since memory and bytes do not depend on
-them.
+`adapters`; the frozen model is read from a file with random weights, since memory and bytes do not depend on them.
 """
 
 from __future__ import annotations
@@ -27,14 +26,14 @@ from fedpeer.peer.runtime.dashboard.ask import ask
 from fedpeer.sims.processes.engine import ProcessesEngine
 from fedpeer.sims.world import World, build_world
 
-#: Megabytes of memory of all peers with adapters together, and kilobytes of a share.
+#: Most megabytes of memory of all peers with adapters together, and most kilobytes of a share.
 MEMORY_TARGET, SHARE_TARGET = 1200, 300
-#: The line of the experiment whose peers send the most.
+#: The experiment's line whose peers send the most.
 LABEL = "one common adapter"
 
 
 def measure(quick: bool) -> Section:
-    """Four rounds; quick: two."""
+    """Measure four rounds; quick: two."""
     rounds = 2 if quick else 4
     with tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder:
         world, method = _with_adapters(Path(folder) / "model.safetensors")
@@ -60,7 +59,7 @@ def measure(quick: bool) -> Section:
 
 @contextmanager
 def _playing(world: World, method: Choice, rounds: int) -> Iterator[tuple[ProcessesEngine, Path]]:
-    """Yield the peers after some rounds, and the folder of their folders; they go on meanwhile."""
+    """Yield the peers after some rounds, and the parent of their folders; the peers go on running."""
     with (
         tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder,
         ProcessesEngine(world, method, folder=Path(folder) / "peers") as engine,

@@ -34,14 +34,14 @@ PEERS = 16
 START_TARGET = 15.0
 #: Rounds that warm up: files are read, loops compiled, connections made.
 WARM = 2
-#: Seconds after which peers that have not begun have failed.
+#: Seconds after which peers that have not begun count as failed.
 PATIENCE = 120.0
-#: Seconds between two looks at peers that are starting.
+#: Seconds between two checks of starting peers.
 LOOK_S = 0.1
 
 
 def measure(quick: bool) -> Section:
-    """Ten rounds; quick: four. Both engines alone on the machine, one after the other."""
+    """Measure ten rounds (quick: four) of both engines, one after the other, each alone on the machine."""
     rounds = 4 if quick else 10
     world = _world(WARM + rounds)
     wall, cpu, parts, memory, handles, met = _processes(world, rounds)
@@ -78,8 +78,7 @@ def _world(rounds: int) -> World:
 
 
 def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, float], int, int, float]:
-    """Wall seconds and CPU seconds of a round, the parts of it, bytes of all processes, the most handles of one,
-    seconds until all have met."""
+    """Return wall and CPU seconds of a round, its parts, bytes of all, most handles of one, seconds until all met."""
     method = parse_choice(METHOD)
     with tempfile.TemporaryDirectory(prefix="fedpeer-bench-") as folder:
         before = proportional_bytes()
@@ -103,7 +102,7 @@ def _processes(world: World, rounds: int) -> tuple[float, float, Mapping[str, fl
 
 
 def _until_all_have_met(folder: Path, world: World) -> float:
-    """Files and data are in the system's cache by now, as for the floor of the start-up of a simulation."""
+    """Return the seconds until all have met; files and data are cached, as for the start-up of a simulation."""
     files = settle(folder, world, parse_choice(METHOD), "cpu")
     began = time.perf_counter()
     pool = ProcessPool(files, threads=1)
@@ -121,7 +120,7 @@ def _until_all_have_met(folder: Path, world: World) -> float:
 
 
 def round_of(peer: Path) -> int:
-    """The round of the peer in this folder, 0 before its first: that begins when it has met all others."""
+    """Return the round of the peer in this folder; 0 before its first, which begins when it has met all others."""
     try:
         return int(ask(door(peer))["round"])
     except DashboardError:
@@ -129,14 +128,14 @@ def round_of(peer: Path) -> int:
 
 
 def door(peer: Path) -> DashboardAddress:
-    """Where a peer's dashboard listens, with its token."""
+    """Return the address of a peer's dashboard, with its token."""
     settings: Mapping[str, Any] = json.loads((peer / f"{peer.name}.yaml").read_text(encoding="utf-8"))
     token = (peer / f"keys/{peer.name}.token").read_text(encoding="ascii").strip()
     return DashboardAddress(f"http://{settings['dashboard']['listen']}", token)
 
 
 def _vector(world: World, rounds: int) -> Spent:
-    """A round with its evaluation: a real peer evaluates itself as well."""
+    """Return the time of a round with its evaluation, since a real peer also evaluates itself."""
     with Engine(world, METHOD, workers=2) as engine:
         for _ in range(WARM):
             engine.lap()

@@ -1,7 +1,7 @@
-"""The common job on a Ray cluster of 1, 2 and 4 machines, beside the vector engine: a round's time, and what it moves.
+"""The common job on a Ray cluster of 1, 2 and 4 machines, compared with the vector engine: time and bytes of a round.
 
-A machine is a set of Ray's processes with an object store of its own and one CPU; all are on this machine, so that what
-goes from one to another goes over loopback, where its bytes are counted. Needs the extra `fedpeer[ray]`.
+A machine here is a set of Ray's processes with its own object store and one CPU. All of them run on this computer, so
+that traffic between them goes over loopback, where its bytes are counted. Needs the extra `fedpeer[ray]`.
 
 `python -m benchmarks.ray_machines [--quick]` prints this table alone.
 """
@@ -27,12 +27,12 @@ from fedpeer.sims.world import World
 
 METHOD = "full-averaging"
 MACHINES = (1, 2, 4)
-#: Times the round of the vector engine with as many workers: with two shards, on two cores.
+#: Most time of a round, in rounds of the vector engine with as many workers: with two shards, on two cores.
 TARGETS = {2: 1.15}
 
 
 def measure(quick: bool) -> Section:
-    """Pairs of a round by the clock: 9; quick: 3."""
+    """Measure 9 pairs of rounds by wall time; quick: 3."""
     world = world_of(federation(f"blocks:{IMAGES}", peers=PEERS, batch=BATCH, lr=RATE))
     rows: list[Row] = []
     for machines in MACHINES:
@@ -78,7 +78,7 @@ def _wall(laps: list[Lap]) -> list[float]:
 
 @contextmanager
 def _cluster(machines: int) -> Iterator[Any]:
-    """Start a cluster of so many machines, and join it."""
+    """Start a cluster of this number of machines, and join it."""
     from ray.cluster_utils import Cluster
 
     from fedpeer.sims.ray.cluster import join_cluster
@@ -102,7 +102,7 @@ def _engine(world: World, cluster: Any, shards: int) -> Any:
 
 @contextmanager
 def _timed(made: Callable[[], Any]) -> Iterator[tuple[Any, float]]:
-    """Open an engine; return it with the seconds until it has done its first round."""
+    """Open an engine; yield it with the seconds until the end of its first round."""
     began = time.perf_counter()
     with made() as engine:
         engine.step()
@@ -110,7 +110,7 @@ def _timed(made: Callable[[], Any]) -> Iterator[tuple[Any, float]]:
 
 
 def _loopback_bytes() -> int:
-    """Bytes that have arrived over loopback since the machine's start."""
+    """Return the bytes that have arrived over loopback since the computer's start."""
     lines = Path("/proc/net/dev").read_text(encoding="ascii").splitlines()
     return next(int(line.split()[1]) for line in lines if line.split()[0] == "lo:")
 

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.reductions [--quick]`: bytes and accuracy of each form of the wire after the same rounds.
+"""`python -m benchmarks.reductions [--quick]`: bytes and accuracy of each wire encoding after the same rounds.
 
-The default simulation (16 peers on digits, default slices, push-sum to a tolerance of 1e-4) on the vector engine,
-but for the averaging: there every share travels over a channel in memory, packed, restored and acknowledged as between
-real peers. Bytes are those of payloads; a message's head is the same for all forms and left out.
+The default simulation (16 peers on digits, default slices, push-sum to a tolerance of 1e-4) runs on the vector engine,
+except for the averaging: there every share travels over a channel in memory, packed, restored and acknowledged as
+between real peers. Bytes are those of payloads; a message's head is the same for all encodings and left out.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from fedpeer.slicing.plan import Group
 
 SEEDS = (0, 1, 2)
 
-#: Half of the default simulation: accuracy still rises then, so that a form that slows learning shows it.
+#: Half of the default simulation's rounds: accuracy still rises then, so an encoding that slows learning shows it.
 ROUNDS = 15
 
-#: Fewer bytes than float32 by at least this factor, at no more than so many points of accuracy.
+#: Least factor by which bytes are fewer than with float32, and most points of accuracy that this may cost.
 TARGET_FACTOR, TARGET_POINTS = 4.0, 0.5
 
 FORMS: dict[str, Callable[[], Form]] = {
@@ -58,7 +58,7 @@ FORMS: dict[str, Callable[[], Form]] = {
 
 @dataclass
 class GroupChannels:
-    """One group's peers with their masses and channels; `bytes` is what all have sent."""
+    """One group's peers with their masses and channels; `bytes` counts all that they have sent."""
 
     group: Group
     policy: Averaging
@@ -90,7 +90,7 @@ class GroupChannels:
 
 
 class Engine(VectorEngine):
-    """The vector engine with channels in the place of mixing matrices."""
+    """The vector engine with channels in place of mixing matrices."""
 
     def __init__(self, world: World, form: Form) -> None:
         plan = plan_of(world, parse_choice("partial-averaging"))
@@ -109,7 +109,7 @@ class Engine(VectorEngine):
         return super().step()
 
     def _run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Averaging goes over the channels; all other tasks are as usual."""
+        """Run tasks: averaging over the channels, all other tasks as usual."""
         mixes = [task for task in tasks if isinstance(task, Mix)]
         results = super()._run([task for task in tasks if not isinstance(task, Mix)])
         if not mixes:
@@ -125,7 +125,7 @@ class Engine(VectorEngine):
         return results
 
     def _places(self) -> Iterator[tuple[GroupChannels, str, tuple[int, Tensor]]]:
-        """Each member of each group, and where its values lie in x."""
+        """Yield each member of each group, and the places of its values in x."""
         for channels in self.groups:
             for peer in channels.group.members:
                 yield channels, peer, (self._rows[peer], torch.from_numpy(channels.group.indices[peer]))

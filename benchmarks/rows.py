@@ -1,4 +1,4 @@
-"""Rows of a benchmark: figures beside floors and targets, drawn as a table and kept in RESULTS.md."""
+"""Rows of a benchmark: figures, floors and targets, drawn as a table and stored in RESULTS.md."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ from benchmarks.measure import Ratio, ratio_of_medians
 class Row:
     """One measurement.
 
-    ours, floor   medians in `unit`; no floor where the target is for `ours` itself
-    ratio         ours to floor; a target with a ratio is for the ratio
+    ours, floor   medians in `unit`; no floor if the target is for `ours` itself
+    ratio         ours to floor; with a ratio, the target is for the ratio
     """
 
     name: str
@@ -34,7 +34,7 @@ class Row:
 
     @property
     def verdict(self) -> str:
-        """A ratio misses its target only if all of its interval lies above."""
+        """Verdict of the row: a ratio misses its target only if its whole interval is above."""
         if self.target is None:
             return ""
         least = self.ours if self.ratio is None else self.ratio.low
@@ -47,7 +47,7 @@ class Row:
         return self.name, self.unit, f"{self.ours:.3g}", floor, ratio, target, self.verdict
 
 
-#: What stands above all sections of RESULTS.md.
+#: The text above all sections of RESULTS.md.
 HEAD_TEXT = """# Speed
 
 Measured by `make bench`, on machines on which nothing else ran; `python -m benchmarks.run --only NAME` measures a part.
@@ -61,14 +61,14 @@ HEAD = ("", "unit", "fedpeer", "floor", "ratio (95 %)", "at most", "")
 
 
 def compared(name: str, unit: str, ours: Sequence[float], floor: Sequence[float], target: float | None = None) -> Row:
-    """A row from values that were measured in pairs."""
+    """Return a row from values that were measured in pairs."""
     ratio = ratio_of_medians(ours, floor)
     return Row(name=name, unit=unit, ours=median(ours), floor=median(floor), ratio=ratio, target=target)
 
 
 @dataclass(frozen=True)
 class Section:
-    """The rows of one benchmark, and what a reader must know of them."""
+    """The rows of one benchmark, and notes for their reader."""
 
     title: str
     notes: str
@@ -84,7 +84,7 @@ class Section:
         return table
 
     def markdown(self, told: str) -> str:
-        """Return the section as Markdown; `told` says when and where it was measured."""
+        """Return the section as Markdown; `told` names date and machine."""
         lines = [HEAD, ("---", "---", "---:", "---:", "---:", "---:", "---"), *(row.cells() for row in self.rows)]
         table = "\n".join("| " + " | ".join(line) + " |" for line in lines)
         return f"## {self.title}\n\n{told}\n\n{self.notes}\n\n{table}\n"
@@ -94,7 +94,7 @@ def write(path: Path, sections: Sequence[Section], *, whole: bool) -> None:
     """Write these sections into RESULTS.md, each with its date and machine.
 
     Args:
-        whole: these are all; else the other sections of the file stay as they are.
+        whole: whether these are all sections; else the other sections of the file stay as they are.
     """
     told = f"Measured on {date.today().isoformat()}: {machine()}."
     found = {} if whole or not path.is_file() else _sections(path.read_text(encoding="utf-8"))
@@ -116,7 +116,7 @@ def show(name: str, about: str | None, measure: Callable[[bool], Section]) -> No
 
 
 def machine() -> str:
-    """Cores, processor, Python and torch; nothing that names the machine."""
+    """Return cores, processor, Python and torch; nothing that identifies the machine."""
     from fedpeer.sims.request import cores
 
     packages = ", ".join(f"{name} {version(name)}" for name in ("torch", "numpy", "numba"))

@@ -1,6 +1,6 @@
 """`python -m benchmarks.run [--only NAME ...] [--quick]`: measure, print each row beside its floor, write RESULTS.md.
 
-A quick look (`--quick`: few pairs) only prints. `--only` leaves the other sections of the file as they are.
+A quick run (`--quick`: few pairs) only prints. `--only` leaves the other sections of the file as they are.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def main() -> None:
 
     from benchmarks.rows import write
 
-    torch.set_num_threads(1)  # this process leads; floors that run in it have one thread, like a worker
+    torch.set_num_threads(1)  # this process leads the workers; floors that run in it have one thread, like a worker
     names, sections = options.only or NAMES, []
     for name in names:
         sections.append(importlib.import_module(f"benchmarks.{name}").measure(options.quick))

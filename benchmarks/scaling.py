@@ -1,9 +1,9 @@
-"""Cost of a federation for each peer as it grows: meeting, membership, a death, and the coordinator's work.
+"""Cost of a growing federation for each peer: meeting, membership, a death, and the coordinator's work.
 
-Whole peers in virtual time over links that lose nothing (the network engine's simulator): counts of messages and bytes
-do not depend on the machine. They learn a small network in rounds of two seconds, and under a coordinator in longer
-ones, so that heartbeats are seen alone. `python -m benchmarks.scaling [--peers 16,32,64,100]` prints a table, which
-docs/scaling.md has.
+Whole peers run in virtual time over links that lose nothing (the network engine's simulator), so counts of messages and
+bytes do not depend on the machine. They learn a small network in rounds of two seconds; under a coordinator rounds are
+longer, so that heartbeats are seen alone. `python -m benchmarks.scaling [--peers 16,32,64,100]` prints the table of
+docs/scaling.md.
 """
 
 from __future__ import annotations
@@ -27,17 +27,18 @@ from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.world import build_world
 
 PEERS = (16, 32, 64, 100)
-#: Of the network: 64-10-10, fully averaged.
+#: Parameters of the network, 64-10-10, which is averaged whole.
 PARAMETERS = 760
-#: Ticks of a training among equals: a round takes two seconds and a little. Membership is counted between the two
-#: ticks, when the first news is told.
+#: Ticks of a training without a coordinator: a round takes slightly more than two seconds. Membership messages are
+#: counted between the two ticks of `NEWS`, after the first news has spread.
 ROUND, NEWS = 80, (400, 800)
-#: Ticks of a training under a coordinator, and between which its heartbeats are counted: it is elected, and all train.
+#: Ticks of a training under a coordinator, and the two ticks between which its heartbeats are counted: by then it is
+#: elected, and all peers are training.
 LONG_ROUND, BEATS = 480, (200, 400)
-#: Ticks within which anything that is waited for happens.
+#: Most ticks to wait for an event.
 PATIENCE = 4000
 TICK_S = 0.025
-#: Of which the processor time of one is taken.
+#: Messages that are sent to measure the processor time of one.
 MESSAGES = 300
 #: Kinds of membership messages.
 MEMBERSHIP = ("Ping", "Pong", "PingRequest")
@@ -47,7 +48,7 @@ MESSAGE = ("tick", "said", "sender", "kind", "recipient", "bytes")
 
 @dataclass(frozen=True)
 class Sent:
-    """Traffic that some peers sent in some time: messages and bytes."""
+    """Traffic of some peers in some period: messages and bytes."""
 
     messages: int
     bytes: int
@@ -62,12 +63,12 @@ class Sent:
 
 @dataclass(frozen=True)
 class Costs:
-    """Figures of one size: bytes, messages, seconds.
+    """Figures for one number of peers: bytes, messages, seconds.
 
     roster       bytes of its file
     meeting      of one peer, until all have met
     membership   of one peer in a second
-    death        seconds until all know that somebody was killed
+    death        seconds until all peers know that a peer was killed
     beats        of the coordinator in a second, while all others train
     upward, downward   bytes that the coordinator is sent in a round, and sends, of updates and models
     """
@@ -83,7 +84,7 @@ class Costs:
 
 
 def measure(peers: int) -> Costs:
-    """All of it, for so many peers; two simulators."""
+    """Measure all costs for this number of peers, in two simulators."""
     node_factory, simulator = _simulator(peers, "full-averaging", ROUND)
     _until(simulator, lambda: _met(simulator) == peers * (peers - 1))
     meeting = Sent.of(simulator, ("Hello",))
@@ -114,7 +115,7 @@ def measure(peers: int) -> Costs:
 
 
 def _simulator(peers: int, method: str, training: int) -> tuple[NodeFactory, Simulator]:
-    """So many peers that have just been started; `training`: ticks that it takes in each round."""
+    """Return this number of peers, just started; `training`: ticks of a training in each round."""
     federation = Federation.model_validate(
         {
             "network": "mlp:64+10+10",
@@ -142,14 +143,14 @@ def _met(simulator: Simulator) -> int:
 
 
 def _coordinator(simulator: Simulator) -> str:
-    """Return the coordinator, if all see the same one."""
+    """Return the coordinator, if all peers see the same one."""
     found = {consensus.coordinator for node in _nodes(simulator) for consensus in node.consensus_by_group.values()}
     assert len(found) == 1, f"they do not agree on one: {found}"
     return found.pop() or ""
 
 
 def _between(simulator: Simulator, ticks: tuple[int, int]) -> None:
-    """Let the history be what happened between these."""
+    """Limit the history to the events between these ticks."""
     simulator.run(ticks[0])
     simulator.rows.clear()
     simulator.run(ticks[1])
@@ -183,7 +184,7 @@ HEAD = (
 
 
 def line(costs: Costs) -> str:
-    """A line of the table in Markdown."""
+    """Return a line of the table in Markdown."""
     cells = (
         f"{costs.peers}",
         count_text(costs.roster, "B"),
@@ -198,7 +199,7 @@ def line(costs: Costs) -> str:
 
 
 def message_ms() -> float:
-    """Processor time of a small message by mutual TLS, of sender and receiver together."""
+    """Return the processor time of a small message by mutual TLS, of sender and receiver together."""
     keys, value_D = Keys(), torch.zeros(100)
     transport = Fedpeer("moved", len(value_D), keys)
     laps = [clocked(lambda: _send(transport, value_D), [transport.receiver.pid]).cpu for _ in range(5)]

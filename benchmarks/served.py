@@ -1,7 +1,8 @@
-"""Algorithms with a server: FedAvg beside a loop by hand, and what the others take of FedAvg's time.
+"""Algorithms with a server: FedAvg compared with a hand-written loop, and the other algorithms with FedAvg.
 
-100 clients of 600 MNIST images each (Fashion-MNIST's, which are alike), 784-100-10 with ReLU, batches of 20, one pass a
-round, everybody takes part. Both programs take the same examples in the same order from the same start.
+100 clients have 600 MNIST images each (Fashion-MNIST's, which have the same form); the network is 784-100-10 with ReLU,
+batches have 20 examples, a round is one pass, and all clients take part. Both programs take the same examples in the
+same order from the same start.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fedpeer.sims.world import World
 
 CLIENTS, IMAGES, BATCH, RATE = 100, 600, 20, 0.05
 TARGET = 1.3
-#: Times FedAvg's round.
+#: Most time of a round, in rounds of FedAvg.
 AT_MOST: dict[str, float | None] = {"scaffold": None, "fedper": None, "virtual": 4.0}
 
 
@@ -65,7 +66,7 @@ def _rounds(laps: list[Lap]) -> list[float]:
 
 
 class _Floor:
-    """FedAvg's rounds by hand: every client from the server's model, and the plain mean of what they made of it."""
+    """Rounds of FedAvg by hand: every client trains from the server's model, and the server takes the plain mean."""
 
     def __init__(self, world: World) -> None:
         self.server_n = world.drawn("").clone()

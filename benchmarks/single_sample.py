@@ -20,7 +20,7 @@ def measure(quick: bool) -> Section:
     world = world_of(federation(f"blocks:{IMAGES},test=100", peers=PEERS, batch=1, lr=RATE))
     x_NF, y_N = torch.from_numpy(world.dataset.x), torch.from_numpy(world.dataset.y)
     with Engine(world, "local", workers=1) as engine:
-        x_Pn = [row.clone() for row in engine.x_Pn]  # each on its own, so that every weight begins at a cache line
+        x_Pn = [row.clone() for row in engine.x_Pn]  # separate copies, so that every weight begins at a cache line
 
         def compiled(peer: int, index_S: Tensor) -> None:
             compiled_pass(x_Pn[peer].numpy(), world.dataset.x, world.dataset.y, index_S.numpy(), np.float32(RATE))

@@ -1,4 +1,4 @@
-"""How long a user waits: from the typed command to its first finished round, and for the help."""
+"""Time that a user waits: from the typed command to its first finished round, and for the help."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from benchmarks.rows import Row, Section
 
 COMMAND = str(Path(sys.executable).with_name("fedpeer"))
 FIRST_ROUND_TARGET, HELP_TARGET = 10.0, 0.5
-#: Seconds after which a command that shows nothing has failed.
+#: Seconds after which a command that shows nothing counts as failed.
 PATIENCE = 120.0
 
 
 def measure(quick: bool) -> Section:
-    """Second and later calls; the first warms the file cache and compiles."""
+    """Measure second and later calls; the first call warms the file cache and compiles."""
     calls = 2 if quick else 6
     first_round = [_first_round() for _ in range(calls)][1:]
     help_page = [_help() for _ in range(calls)][1:]

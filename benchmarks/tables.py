@@ -1,10 +1,9 @@
 """`python -m benchmarks.tables [--quick]`: compare settings of network and training on tables, with linear models.
 
-Real tables that come with scikit-learn are written as CSV files and divided among peers: as hospitals would differ
-(`clinic`: each sees another range of one measurement), or at random. Each row of the result is a choice of network,
-optimizer and batches; its columns are the mean scores of local training and of partial averaging, over seeds, less the
-score of a linear model of each peer's own (accuracy in points; for numbers, the error in percent of the linear
-model's).
+Real tables from scikit-learn are written as CSV files and divided among peers: as hospitals differ (`clinic`: each sees
+another range of one measurement), or at random. Each row of the result is a choice of network, optimizer and batches;
+its columns are the mean scores of local training and of partial averaging, over seeds, less the score of each peer's
+own linear model (accuracy in points; for numbers, the error in percent of the linear model's error).
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from sklearn import datasets
 
 METHODS = ("local", "partial-averaging", "full-averaging")
 
-#: Settings by the name of their row; {} are the defaults.
+#: Settings by the name of their row; {} means the defaults.
 CHOICES: Mapping[str, Mapping[str, Any]] = {
     "the papers'": {
         "network": "mlp",
@@ -85,7 +84,7 @@ def skewed_digits(folder: Path) -> dict[str, Any]:
 
 
 def diabetes(folder: Path) -> dict[str, Any]:
-    """Divide diabetes patients, whose progression is a number, among four peers at random, 55 rows each to train on."""
+    """Divide diabetes patients, whose progression is a number, at random among four peers, 55 training rows each."""
     found = datasets.load_diabetes(scaled=False)
     table = _written(folder, "diabetes", found.data, [f"{y:g}" for y in found.target])
     return {"dataset": f"{table},task=regression", "peers": 4, "split": "iid,test_fraction=0.5"}

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.trackers [--rounds N] [TRACKER ...]`: what experiment trackers cost a run.
+"""`python -m benchmarks.trackers [--rounds N] [TRACKER ...]`: the cost of experiment trackers in a run.
 
-Sixteen peers learn digits by three methods, once with each tracker (default: tensorboard). The line has the processor
-seconds inside the tracker's calls, first those up to the first round, which import its library, then the others; and
-their share of all processor seconds of the run.
+Sixteen peers learn digits by three methods, once with each tracker (default: tensorboard). A line has the processor
+seconds inside the tracker's calls: first of the calls up to the first round, which import its library, then of all
+later calls; and the share of the later calls in the processor seconds of the run without the first calls.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def used() -> float:
 
 
 def cost(tracker: str, rounds: int) -> tuple[float, float, float]:
-    """Return the seconds in the tracker's calls up to the second round, those after it, and those of the whole run."""
+    """Return the seconds in the tracker's calls up to the second round, in later calls, and in the whole run."""
     first: list[float] = []
 
     def listen(event: Event) -> None:

@@ -1,9 +1,9 @@
-"""Ways to bring a float32 slice from a tensor in this process to a tensor in another, over loopback.
+"""Ways to send a float32 slice from a tensor in this process to a tensor in another process, over loopback.
 
-fedpeer's own server and links, and beside them what could carry it instead: sockets by hand, gRPC with a protobuf
-bytes field, HTTP as it is written without thought. Each has its receiver in a process of its own, and a `send` that
-returns when the other side says that it has the slice and did what was asked with it: only moved, or also checked for
-finiteness and added to float64, or also saved. Whoever receives into a kept buffer has kept it before the clock starts.
+The ways are fedpeer's own server and links and the alternatives: hand-written sockets, gRPC with a protobuf bytes
+field, and naive HTTP. Each has its receiver in a separate process, and a `send` that returns when the receiver reports
+that it has the slice and has done the job: only moved it, or also checked it for finiteness and added it to float64, or
+also saved it. A receiver with a kept buffer has allocated it before the clock starts.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message, Transfer
 from fedpeer.rejection import Rejection, RejectionError
 
-#: "cold" is "moved", but with no buffer kept from before.
+#: "cold" is "moved" without a buffer that was allocated before.
 Job = Literal["moved", "merged", "saved", "cold"]
-#: Bytes of one read by hand: the fastest of 16 KiB to 4 MiB where the buffer is kept.
+#: Bytes of one read of the hand-written sockets: the fastest of 16 KiB to 4 MiB with a kept buffer.
 READ_BYTES = 128 * 1024
 #: Numbers added at a time: float32 and float64 of them stay in the cache.
 MERGE_COUNT = 1 << 15
-#: Seconds after which something is broken.
+#: Seconds after which a receiver counts as broken.
 PATIENCE = 120.0
 
 FEDERATION, GROUP = bytes(16), "slice"
-#: Who sends, who receives, and who may carry between them.
+#: The sender, the receiver, and a peer that may carry between them.
 PEERS = ("a", "b", "c")
 
 
@@ -66,18 +66,18 @@ class Arrived:
 
     def __init__(self, job: Job, length: int) -> None:
         self.job, self.held_D = job, np.zeros(length)
-        self.held_D += 1.0  # touched: it was there before
+        self.held_D += 1.0  # touched, so that its pages exist before the clock starts
         self.file = tempfile.TemporaryFile(dir=".") if job == "saved" else None  # noqa: SIM115 (lives as long as we)
 
     def merge(self, value_D: Tensor) -> None:
-        """Add to float64, a piece at a time."""
+        """Add the slice to float64, a piece at a time."""
         value = value_D.numpy()
         for start in range(0, len(value), MERGE_COUNT):
             held = self.held_D[start : start + MERGE_COUNT]
             np.add(held, value[start : start + MERGE_COUNT], out=held)
 
     def finish(self, value_D: Tensor, checked: bool) -> None:
-        """`checked`: somebody has looked for NaN already."""
+        """Do the job; `checked`: whether the slice is known to be finite."""
         if self.job in ("moved", "cold"):
             return
         assert checked or all_finite(value_D), "what was sent is finite"
@@ -90,7 +90,7 @@ class Arrived:
 
 
 class Transport(Protocol):
-    """One way; `receiver` is the process at the other end."""
+    """One way to send a slice; `receiver` is the process at the other end."""
 
     receiver: Receiver
 
@@ -100,7 +100,7 @@ class Transport(Protocol):
 
 
 class Receiver:
-    """A process that runs `serve(job, length, keys, tell)` and tells its port; asked later, its memory."""
+    """A process that runs `serve(report, *options)`, which reports its port."""
 
     def __init__(self, serve: Callable[..., None], *options: object) -> None:
         context = multiprocessing.get_context("spawn")
@@ -127,7 +127,7 @@ def _child(serve: Callable[..., None], report: Connection, *options: object) -> 
 
 
 def kept(length: int) -> Tensor:
-    """A buffer whose pages are there."""
+    """Return a buffer whose pages exist."""
     return torch.zeros(length, dtype=torch.float32)
 
 
@@ -135,7 +135,7 @@ def kept(length: int) -> Tensor:
 
 
 class Keys:
-    """The peers' certificates in a folder that lives as long as this."""
+    """The peers' certificates, in a folder that exists as long as this object."""
 
     def __init__(self, peers: Sequence[str] = PEERS) -> None:
         self._folder = tempfile.TemporaryDirectory(prefix="fedpeer-bench-")
@@ -218,7 +218,7 @@ class Fedpeer:
         self._links = self._loop.run_until_complete(self._opened())
 
     async def _opened(self) -> PeerLinks:
-        """With TLS the two share a connection for both directions, as real peers do; it opens with the first slice."""
+        """Return links. With TLS, as between real peers, the first slice opens a connection for both directions."""
 
         async def receive(certificate: bytes, length: int, chunks: Chunks) -> bytes:
             raise AssertionError("the receiver sends answers only")
@@ -267,7 +267,7 @@ def _serve_sockets(report: Callable[[int], None], job: Job, length: int, folder:
 
 
 class Sockets:
-    """A blocking TCP socket, or an `ssl` one, and 8 bytes of head: the floor."""
+    """A blocking socket, TCP or `ssl`, with a head of 8 bytes: the floor."""
 
     def __init__(self, job: Job, length: int, keys: Keys | None = None) -> None:
         self.receiver = Receiver(_serve_sockets, job, length, keys and keys.folder)
@@ -349,7 +349,7 @@ def _serve_naive(report: Callable[[int], None], job: Job, length: int) -> None:
 
 
 class Naive:
-    """aiohttp with the whole body packed and read at once."""
+    """aiohttp, with the whole body packed and read at once."""
 
     def __init__(self, job: Job, length: int) -> None:
         self.receiver = Receiver(_serve_naive, job, length)

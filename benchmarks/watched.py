@@ -1,9 +1,9 @@
-"""`python -m benchmarks.watched [--private GIB] COMMAND ...`: run a command, and say what memory it took at the most.
+"""`python -m benchmarks.watched [--private GIB] COMMAND ...`: run a command, and print its peak memory.
 
-All its processes together, looked at every second, a page that several share counted once (PSS): of files, which the
-kernel can take back, and what is the processes' own. `--private` is a limit that no process can pass, on its own memory
-(RLIMIT_DATA); what is mapped from a file shared with others is not in it, and a cache that nobody maps is in neither.
-Linux only.
+The memory of all its processes together is sampled every second; a page that several processes share counts once (PSS).
+There are pages of files, which the kernel can take back, and the processes' own pages. `--private` limits the own
+memory of each process (RLIMIT_DATA); pages of files that are shared with other processes are not in it, and a cache
+that no process maps is in neither. Linux only.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from benchmarks.measure import family, memory_lines
 
 @dataclass(frozen=True)
 class Watched:
-    """Exit status, seconds, the most processes at once; bytes at the peak of all, of their own, and of files."""
+    """Exit status, seconds, most processes at once; peak bytes of all memory, of the processes' own, and of files."""
 
     status: int
     seconds: float
@@ -32,7 +32,7 @@ class Watched:
 
 
 def watched(command: list[str], *, private: float | None = None, every_seconds: float = 1.0) -> Watched:
-    """Run it to its end. `private`: GiB that each of its processes may have for itself."""
+    """Run the command to its end; `private`: most GiB of own memory for each of its processes."""
 
     def limit() -> None:
         if private is not None:
@@ -41,7 +41,7 @@ def watched(command: list[str], *, private: float | None = None, every_seconds: 
     began, seen = time.monotonic(), [(1, 0, 0, 0)]
     with subprocess.Popen(command, preexec_fn=limit) as process:
         while process.poll() is None:
-            with suppress(FileNotFoundError, ProcessLookupError):  # a process ended while it was looked at
+            with suppress(FileNotFoundError, ProcessLookupError):  # a process ended during the sample
                 seen.append(_now(process.pid))
             time.sleep(every_seconds)
     processes, peak, own, files = (max(column) for column in zip(*seen, strict=True))

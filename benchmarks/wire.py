@@ -1,4 +1,4 @@
-"""A float32 slice from tensor to tensor between two processes on loopback, beside what else could carry it.
+"""A float32 slice from tensor to tensor between two processes on loopback, beside other transports.
 
 `python -m benchmarks.wire [--quick]` prints this table alone.
 """
@@ -20,7 +20,7 @@ from benchmarks.rows import Row, Section, compared
 from benchmarks.transports import Fedpeer, Grpc, Job, Keys, Naive, Sockets, Transport
 
 SIZES = {"10 MB": 2_500_000, "100 MB": 25_000_000}
-#: The least share of the floor's speed, turned into the most time.
+#: Most time relative to the floor: the inverse of the least share of its speed.
 MOVED_TARGET = {"10 MB": 2.0, "100 MB": 1.67}
 MERGED_TARGET = TLS_TARGET = 1.67
 GRPC_TARGET = 0.2
@@ -28,7 +28,7 @@ MEMORY_TARGET = 2.2
 
 
 def measure(quick: bool) -> Section:
-    """Pairs by the clock: 21 of 10 MB and 9 of 100 MB; quick: 7 and 5."""
+    """Measure pairs by wall time: 21 of 10 MB and 9 of 100 MB; quick: 7 and 5."""
     rows = []
     keys = Keys()
     for size, length in SIZES.items():
@@ -61,7 +61,7 @@ def _tls(transport: Callable[[Job, int, Keys], Transport], keys: Keys) -> Callab
 
 
 class _Bench:
-    """All rows of one size."""
+    """All rows for one size of slices."""
 
     def __init__(self, size: str, value_D: Tensor, pairs: int) -> None:
         self._size, self._value_D, self._pairs = size, value_D, pairs
@@ -79,7 +79,7 @@ class _Bench:
             for each in transports:
                 stack.callback(each.close)
             laps = [self._lap_of(each) for each in transports]
-            interleaved(laps[0], laps[1], 2)  # connections, and memory that is touched for the first time
+            interleaved(laps[0], laps[1], 2)  # opens connections, and touches memory for the first time
             a, b = interleaved(laps[0], laps[1], self._pairs)
         return compared(
             f"{self._size} {name}",
@@ -93,7 +93,7 @@ class _Bench:
         return lambda: {"sent": clocked(lambda: transport.send(self._value_D))}
 
     def memory(self) -> list[Row]:
-        """The peak of the first slices, the receiver's buffer not yet kept."""
+        """Return the peak memory of the first slices, before the receiver has a kept buffer."""
         payload = 4 * len(self._value_D)
         with ExitStack() as stack:
             transport = Fedpeer("cold", len(self._value_D))
@@ -115,7 +115,7 @@ class _Bench:
 
 
 def _reset_peak(pid: int) -> int:
-    """Forget the peak so far; bytes that the process holds now."""
+    """Reset the peak so far; return the bytes that the process has now."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")  # see proc(5): resets VmHWM
     return _status(pid, "VmRSS")
 

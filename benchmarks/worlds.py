@@ -1,7 +1,7 @@
 """fedpeer's side of a comparison: the engine on the job of a floor, with a clock around each phase.
 
-Everything goes the way `fedpeer simulate` goes, from a `Federation` to the engine's rounds; only reports, checkpoints
-and the run folder are left out.
+Everything runs as in `fedpeer simulate`, from a `Federation` to the engine's rounds, but without reports, checkpoints
+and a run folder.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SEED = 0
 
 @functools.cache
 def fashion_mnist(shape: str = "flat") -> Dataset:
-    """The official 60,000 and 10,000 images; read once."""
+    """Return the official 60,000 and 10,000 images, which are read once."""
     return load_dataset(Choice("fashion-mnist", None, {"shape": shape}))
 
 
@@ -48,7 +48,7 @@ def federation(
     batch: int = 50,
     lr: float = 0.1,
 ) -> Federation:
-    """A round is one pass and one exchange on a 4-regular graph."""
+    """Return a federation whose rounds are one pass and one exchange on a 4-regular graph."""
     return Federation(
         network=parse_choice(network),
         learning=LearningSettings(
@@ -77,7 +77,7 @@ class Engine(VectorEngine):
         )
 
     def lap(self) -> Lap:
-        """A round and an evaluation. What is in no phase counts to averaging, so that nothing is left out."""
+        """Run a round and an evaluation. Time in no phase counts as averaging, so that no time is left out."""
         whole = clocked(self.step, self.process_ids)
         found = {"round": whole, "training": self._training, "averaging": whole - self._training}
         return {**found, "evaluation": clocked(self.evaluate, self.process_ids)}
@@ -93,9 +93,9 @@ class Engine(VectorEngine):
 def beside_a_pass(
     engine: Engine, floor_pass: Callable[[int, Tensor], object], pairs: int
 ) -> tuple[list[Lap], list[Lap]]:
-    """Training rounds of an engine in turn with passes by hand in this process: the same examples in the same order.
+    """Return laps of an engine's training rounds and of passes by hand here, with the same examples in the same order.
 
-    `floor_pass(peer, index_S)` trains one peer on these rows of the data set. The pair before the first only warms up.
+    `floor_pass(peer, index_S)` trains one peer on these rows of the data set. A further pair at the beginning warms up.
     """
     held = [torch.from_numpy(share.train_M) for share in engine.world.split.shares]
     rounds = itertools.count(engine.round + 1)
@@ -116,11 +116,11 @@ def world_of(wanted: Federation, dataset: Dataset | None = None) -> World:
 
 
 def same_order(examples: int, peer: int, round: int) -> NDArray[np.int64]:
-    """The order in which fedpeer takes a peer's examples, for rounds of one pass; floors are given it too."""
+    """Return fedpeer's order of a peer's examples, for rounds of one pass; floors use it, too."""
     return order(examples, (round - 1) * examples, examples, Draws(SEED), f"peer{peer + 1}")
 
 
 def dense(engine: Engine) -> Tensor:
-    """(P, P) float32: what one averaging of the engine's only group does to the peers' parameters."""
+    """Return the effect of one averaging of the engine's only group on the peers' parameters, (P, P) float32."""
     matrix: Any = next(iter(engine.mixing.values())).matrix(0)
     return torch.from_numpy(np.asarray(matrix.toarray() if hasattr(matrix, "toarray") else matrix)).float()

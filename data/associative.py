@@ -1,12 +1,12 @@
 """Patterns of 0 and 1 to be completed: the sparse vectors of the partial averaging paper, which are made, not loaded.
 
 Vector number k belongs to class r = k mod s. It has two runs of m ones: the given ones, from coordinate 3mr on, and the
-ones to complete, right behind them, or m further for the class that some users learnt with another completion. Then z
-bits, at places that depend on k, are flipped in the input. All coordinates are taken modulo n, because those of the
-paper's own numbers exceed n.
+ones to complete, directly after them, or m further for the class that some users learnt with another completion. Then z
+bits, at places that depend on k, are flipped in the input. All coordinates are taken modulo n, because with the paper's
+own numbers they exceed n.
 
-The input of a training example is the whole vector, that of a test example its given part; the target of both is the
-whole vector without noise. Source: Bouchra Pilet, Frey, Taiani, partial averaging, 2021, section V.5.
+The input of a training example is the whole vector, the input of a test example its given part; the target of both is
+the whole vector without noise. Source: Bouchra Pilet, Frey, Taiani, partial averaging, 2021, section V.5.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def vectors(
     """Generate the vectors number_K as the paper does.
 
     Args:
-        changed_K: (K,) which of them have the other completion.
+        changed_K: (K,) which vectors have the other completion.
 
     Returns:
         The whole vectors, the whole vectors with noise, and their given parts with noise: (K, n) of 0 and 1 each.

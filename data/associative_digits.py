@@ -1,9 +1,9 @@
 """Small images as sparse vectors to complete from their upper halves: digits for the associative network.
 
-The network remembers few patterns, and only those that hardly overlap; pixels of digits overlap. So an image is cut
-into blocks of 2x2 black or white pixels, and each of the 15 patterns of a block that is not empty has its own bit: at
-most one of 15 bits per block is set, and two digits have few in common. A result becomes an image again when each bit
-that is set is drawn.
+The network remembers few patterns, and only patterns that hardly overlap; pixels of digits overlap. So an image is cut
+into blocks of 2x2 black or white pixels, and each of a block's 15 patterns with a black pixel has its own bit: at most
+one of 15 bits per block is set, and two digits have few bits in common. To decode a result, the pattern of each set bit
+is drawn.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def sparse(image_NHW: NDArray[np.generic]) -> NDArray[np.float32]:
 
 
 def image(bit_NF: NDArray[np.generic], side: int) -> NDArray[np.bool_]:
-    """Decode (N, side/2 * side/2 * 15) to (N, side, side): a pixel is black if any bit that is set has it black."""
+    """Decode (N, side/2 * side/2 * 15) to (N, side, side): a pixel is black if it is in the pattern of a set bit."""
     blocks = side // BLOCK
     black = (np.arange(1, BITS + 1)[:, None] >> np.arange(BLOCK * BLOCK)) & 1
     seen = (bit_NF.reshape(len(bit_NF), -1, BITS) != 0).astype(np.int64) @ black > 0

@@ -1,4 +1,4 @@
-"""One class against the rest, as the papers with one task per peer use activity data."""
+"""One class against the rest: the use of activity data in papers with one task per peer."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _REST = "rest"
 
 
 def against_the_rest(dataset: Dataset, positive: str | None) -> Dataset:
-    """Return the data set with class 1 for the class named `positive` (in any case) and 0 for others; None: as it is.
+    """Return the data set with class 1 for the class named `positive` (in any case) and 0 for others; None: unchanged.
 
     Raises:
         DataError: there is no such class.

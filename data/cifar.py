@@ -1,8 +1,8 @@
 """CIFAR-10 and CIFAR-100 from the archives of Python pickles that their author publishes.
 
-`official_pickle` reads the pickles, and only from archives whose SHA-256 is listed here: the author's two, and two
-sub-samples in the same layout (30,000 and 3,000 images, each with its own split). The author's other archive formats
-are not read. Decompressing takes seconds, so the pixels are cached.
+`official_pickle` reads the pickles, and only from archives whose SHA-256 is listed here: the author's two archives, and
+two sub-samples in the same layout (30,000 and 3,000 images, each with its own split). The author's other archive
+formats are not read. Decompressing takes seconds, so the pixels are cached.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ CIFAR100 = DatasetSource(
 )
 
 
-#: The values in the papers' programs.
+#: Mean and deviation of each channel, as in the papers' programs.
 _SCALE_10: Scale = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _SCALE_100: Scale = ((0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025))
 

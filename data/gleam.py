@@ -1,14 +1,14 @@
 """GLEAM: eating or not, from the sensors of Google Glass on the heads of 38 people (Rahman et al., 2015).
 
-The official archive GLEAM.tar.gz has one folder per person, named by a four-digit number, with two tables among its
-pictures and notes: the sensors (`Unix Time` in ms, `Sensor`, `Value1` .. `Value3`, one row per reading) and the
-annotations (`unix time`, `Activity`; the beginning and the end of an activity are two consecutive rows). This layout
-is known from programs that read the archive, not from the archive itself, so tables are recognised by their headers
-and columns found by their names.
+The official archive GLEAM.tar.gz has one folder per person, named by a four-digit number. Besides pictures and notes it
+has two tables: the sensors (`Unix Time` in ms, `Sensor`, `Value1` .. `Value3`, one row per reading) and the annotations
+(`unix time`, `Activity`; the beginning and the end of an activity are two consecutive rows). This layout is known from
+programs that read the archive, not from the archive itself, so tables are recognised by their headers, and columns by
+their names.
 
 MOCHA (Smith et al., 2017) uses 180 statistical, spectral and temporal features of accelerometer, gyroscope and
-magnetometer, but does not list them. Here are 20 for each of the 9 axes, over windows of 10 s, which gives as many
-windows per person as MOCHA had. So results are comparable to MOCHA's, but the features are not identical.
+magnetometer, but does not list them. Here each of the 9 axes has 20 features, over windows of 10 s, which gives as many
+windows per person as MOCHA had. So results are comparable with MOCHA's, but the features are not identical.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ GLEAM = DatasetSource(
 _SENSORS = ("accelerometer", "gyroscope", "magnetic")
 _TABLE = re.compile(r"(?:^|/)(\d{4})/(?!\._)[^/]+\.csv$", re.IGNORECASE)
 _WINDOW_S = 10
-#: Windows of one person. A recording takes two hours, 720 windows; a wrong clock must not fill the memory.
+#: Most windows of one person. A recording takes two hours, 720 windows; a wrong clock must not fill the memory.
 _WINDOWS_MAX = 10_000
 _RATE_HZ = 5  # the sensors are read every 200 to 400 ms, unevenly
 _FEATURES = (
@@ -101,7 +101,7 @@ def _parse(path: Path) -> Arrays:
 
 
 def _readings(rows: list[list[str]], columns: dict[str, int]) -> dict[str, NDArray[np.float64]]:
-    """Return for each sensor of `_SENSORS` its readings, (R, 4): time in ms and three values, in order of time."""
+    """Return the readings of each sensor of `_SENSORS`, (R, 4): time in ms and three values, in order of time."""
     wanted = [columns[name] for name in ("unix time", "value1", "value2", "value3")]
     found: dict[str, list[list[str]]] = {name: [] for name in _SENSORS}
     for row in filter(None, rows):
@@ -133,7 +133,7 @@ def _windows(
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Return features (M, 180) and class (M,) of each window in which all three sensors have readings.
 
-    The sensors are interpolated to a common grid. A window's class is eating if more than half of it is.
+    The sensors are interpolated to a common grid. A window's class is eating if more than half of its time is.
     """
     begin_ms = max(table_R4[0, 0] for table_R4 in sensors.values())
     end_ms = min(table_R4[-1, 0] for table_R4 in sensors.values())
@@ -164,7 +164,7 @@ def _features(x_AMT: NDArray[np.float64]) -> NDArray[np.float64]:
     mean = x_AMT.mean(-1, keepdims=True)
     centred = x_AMT - mean
     std = centred.std(-1)
-    safe = np.where(std > 0, std, 1)  # skewness, kurtosis and autocorrelation of a constant window are 0
+    safe = np.where(std > 0, std, 1)  # a constant window has skewness, kurtosis and autocorrelation 0
     step = np.diff(x_AMT)
     quarter, median, three = np.quantile(x_AMT, (0.25, 0.5, 0.75), axis=-1)
     power = np.abs(np.fft.rfft(centred))[..., 1:] ** 2

@@ -1,6 +1,6 @@
 """One peer's examples with its own labels and scale: rows, targets, and the scale fitted on its training examples.
 
-The simulators stack this over peers; a real peer has one. Only arrays and indices; nothing but the targets is copied.
+The simulators stack these over peers; a real peer has one. It has only arrays and indices; only the targets are copied.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class PeerExamples:
 
         Args:
             dataset: the data set whose rows these are.
-            validation: instead of the test part the examples held out for validation.
+            validation: whether to take the examples held out for validation instead of the test part.
         """
         rows_M, y = (self.valid_M, self.valid_y) if validation else (self.test_M, self.test_y)
         return dataset.x[rows_M], y if self.targets is None else self.targets.undo(y)

@@ -20,8 +20,8 @@ from fedpeer.data.dataset import Dataset
 from fedpeer.data.store import DatasetSource, OfficialFile
 
 Shape = Literal["flat", "image"]
-#: Whether pixels are in [0, 1], or have mean 0 and deviation 1 over the official training images, channel by channel.
-#: The constants are published, so all peers have the same scale and reveal nothing about their own examples.
+#: Scale of pixels: in [0, 1], or with mean 0 and deviation 1 over the official training images, channel by channel. The
+#: constants are published, so all peers have the same scale and reveal nothing about their own examples.
 Pixels = Literal["unit", "standard"]
 #: Mean and deviation of each channel in [0, 1].
 Scale = tuple[tuple[float, ...], tuple[float, ...]]

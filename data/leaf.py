@@ -41,7 +41,7 @@ MNIST_BY_WRITER = DatasetSource(
 )
 
 _CHARACTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
-#: Lower-case letters that NIST's "by merge" hierarchy counts as their capitals, which look the same.
+#: Lower-case letters that NIST's "by merge" hierarchy counts as capitals, since both look the same.
 _MERGED = "cijklmopsuvwxyz"
 
 
@@ -74,7 +74,7 @@ def mnist_by_writer(*, shape: Shape = "flat") -> Dataset:
 
 
 def _images(source: DatasetSource, classes: tuple[str, ...], number_C: NDArray[np.int64], shape: Shape) -> Dataset:
-    """Load images whose class c in the files becomes class number_C[c]; -1: left out."""
+    """Load images; class c in the files becomes class number_C[c], and is left out if that is -1."""
     folder = store.fetch(source, source.files[0])
     x: list[NDArray[np.float32]] = []
     y: list[NDArray[np.int64]] = []
@@ -117,7 +117,7 @@ def read_folder(folder: Path) -> Iterator[LeafUser]:
     """Yield all users of `folder`/train and then `folder`/test, file by file in the order of their names.
 
     Raises:
-        DataError: there is no file, or one is not in LEAF's layout; the message names the file.
+        DataError: there is no file, or a file is not in LEAF's layout; the message names the file.
     """
     for part in ("train", "test"):
         files = sorted([*(folder / part).glob("*.json"), *(folder / part).glob("*.json.gz")])

@@ -1,7 +1,7 @@
 """Normalisation of inputs and regression targets, fitted on one peer's own training data only.
 
-A peer's data never leaves it, and neither do the statistics of the data: every peer fits its own scale. Pure functions
-on arrays.
+Neither a peer's data nor the statistics of the data leave the peer: every peer fits its own scale. These are pure
+functions on arrays.
 """
 
 from __future__ import annotations

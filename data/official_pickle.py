@@ -24,7 +24,7 @@ from fedpeer.data.dataset import DataError
 
 Encoding = Literal["latin1", "bytes"]
 
-#: Names of dtypes that are read: numbers with their size in bytes, and objects. numpy would accept "i4,O" too.
+#: Names of dtypes that are accepted: numbers with their size in bytes, and objects. numpy would accept "i4,O", too.
 _KIND = re.compile(r"[biuf]\d{1,2}|O\d?")
 
 

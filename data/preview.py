@@ -82,7 +82,7 @@ def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple
 
 
 def _widths(classes: Sequence[str], count_PC: np.ndarray[Any, Any], room: int) -> list[int]:
-    """Return the columns of each class: all of its name if there is room, else of as much of each; []: too many."""
+    """Return the width of each class's column: its name if there is room, else the same for all; []: too many."""
     digits = max(2, len(str(count_PC.max())))
     longest = max(map(len, classes))
     for most in range(longest, 0, -1):
@@ -93,7 +93,7 @@ def _widths(classes: Sequence[str], count_PC: np.ndarray[Any, Any], room: int) -
 
 
 def _cut(name: str, width: int) -> str:
-    """Return a name, right-aligned in this many columns; one that is cut ends in an ellipsis if that leaves two."""
+    """Return a name, right-aligned in this many columns; a cut name ends in an ellipsis if two characters remain."""
     if len(name) <= width:
         return f"{name:>{width}}"
     return f"{name[: width - 1]}…" if width > 2 else name[:width]

@@ -66,7 +66,7 @@ SOURCES: dict[str, DatasetSource] = {
 
 @dataclass(frozen=True, kw_only=True)
 class DatasetDescription:
-    """A data set in `fedpeer data list`. `here`: whether it can be loaded now; `obtained`: how to get it otherwise."""
+    """A data set in `fedpeer data list`. `here`: whether it can be loaded now; `obtained`: how to get it if not."""
 
     name: str
     summary: str

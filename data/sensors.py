@@ -1,7 +1,7 @@
-"""Readings of sensors: UCI HAR and its successor HAPT (worn), and the vehicle sensor network (on the ground).
+"""Readings of sensors: UCI HAR and its successor HAPT (worn by people), and the vehicle sensor network (on the ground).
 
-HAR and HAPT are zip archives of text: a matrix of 561 features, a column of activities and one of subjects, for a
-training and a test part. The vehicle archive has one text file per run, node and kind of sensor.
+HAR and HAPT are zip archives of text: a matrix of 561 features, a column of activities and a column of subjects, for
+the training and the test part. The vehicle archive has one text file per run, node and kind of sensor.
 """
 
 from __future__ import annotations
@@ -57,7 +57,8 @@ VEHICLE = DatasetSource(
     ),
 )
 
-#: The files of one run and node: `<run>/acoustic_1/features/<run>evfeat<node>_1_1.txt`, and with seismic_2 and _2.
+#: The files of one run and node: `<run>/acoustic_1/features/<run>evfeat<node>_1_1.txt`, and the same with seismic_2 and
+#: _2.
 _VEHICLE_FILE = re.compile(r"(aav|dw)(\d+)/(acoustic_1|seismic_2)/features/\1\2evfeat(\d+)_1_[12]\.txt$")
 
 
@@ -169,7 +170,7 @@ def _read_numbers(text: bytes, columns: int) -> NDArray[np.float64]:
         ValueError: something is not a number, or the count is not a multiple of `columns`.
     """
     with warnings.catch_warnings():
-        warnings.simplefilter("error", DeprecationWarning)  # older releases of numpy only warn about other text
+        warnings.simplefilter("error", DeprecationWarning)  # older releases of numpy only warn of other text
         try:
             flat = np.fromstring(text.decode("ascii"), dtype=np.float64, sep=" ")
         except (DeprecationWarning, ValueError) as problem:

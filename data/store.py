@@ -1,9 +1,10 @@
-"""Finds and downloads the files of official data sets, and reports damaged ones.
+"""Search and download of the files of official data sets, and errors for damaged files.
 
-A file is looked for under `$FEDPEER_DATA`, then in the per-user cache, and else downloaded from its official source
-into that cache, all with the same layout of folders (`MNIST/raw/train-images-idx3-ubyte.gz`, ...). A download gets its
-final name only when it is complete and its checksum is right. A file may be truncated, or have other content: `reading`
-turns the errors of a loader into one `DataError` that names the file. Nothing here depends on the content of files.
+A file is searched for under `$FEDPEER_DATA` and then in the per-user cache; if it is in neither, it is downloaded from
+its official source into that cache. All have the same layout of folders (`MNIST/raw/train-images-idx3-ubyte.gz`, ...).
+A download gets its final name only when it is complete and its checksum is right. A file may be truncated, or have
+other content: `reading` turns the errors of a loader into one `DataError` that names the file. Nothing here depends on
+the content of files.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ class OfficialFile:
 
     path         relative path with forward slashes
     also         other paths and archive formats of the same content
-    url          official source; None if there is no direct download
+    url          official source; None: no direct download
     known_hash   "md5:..." or "sha256:..." of the download; None if no official checksum is known: then only the loader
                  checks shapes and counts
     """
@@ -53,8 +54,8 @@ class OfficialFile:
 class DatasetSource:
     """The origin of a data set.
 
-    package   the Python package that includes it; then there are no files. None for other data sets
-    by_hand   how to get what cannot be downloaded
+    package   the Python package that includes the data set, which then has no files; None for other data sets
+    by_hand   how to get the files that cannot be downloaded
     """
 
     name: str
@@ -67,7 +68,7 @@ class DatasetSource:
 
     @property
     def here(self) -> bool:
-        """True if it can be loaded without a download."""
+        """True if the data set can be loaded without a download."""
         if self.package:
             return importlib.util.find_spec(self.package) is not None
         return all(_locate(file) is not None for file in self.files)
@@ -99,7 +100,7 @@ def fetch(source: DatasetSource, file: OfficialFile) -> Path:
     target = cache_folder() / file.path
     try:
         _download(file.url, file.known_hash, target)
-    except (OSError, ValueError) as problem:  # what requests and pooch raise: no connection, wrong status, wrong sum
+    except (OSError, ValueError) as problem:  # errors of requests and pooch: no connection, wrong status, wrong sum
         way_out = (
             f"the download from {file.url} failed ({_reason(problem)}); with a connection, "
             f"`fedpeer data prepare {source.name}` fetches it, or put it at one of these places yourself"
@@ -109,7 +110,7 @@ def fetch(source: DatasetSource, file: OfficialFile) -> Path:
 
 
 def packaged(source: DatasetSource, file: str) -> Path:
-    """Return the path of a file in the Python package that a data set comes with; the package is not imported.
+    """Return the path of a data set's file in a Python package, which is not imported.
 
     Raises:
         DataError: the package is not installed, or no longer has this file.
@@ -145,7 +146,7 @@ def _missing(source: DatasetSource, file: OfficialFile, way_out: str) -> str:
 def _reason(problem: Exception) -> str:
     import requests
 
-    if isinstance(problem, requests.ConnectionError):  # its own text is that of four nested exceptions
+    if isinstance(problem, requests.ConnectionError):  # its own text consists of four nested exceptions
         return "no connection"
     return " ".join(str(problem).split())[:300]
 

@@ -1,4 +1,4 @@
-"""Two classical multi-task tables: landmine detection (binary) and Parkinson's telemonitoring (regression)."""
+"""Two classic multi-task tables: landmine detection (binary) and Parkinson's telemonitoring (regression)."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class LayerLinks(nn.Linear):
         super().__init__(sources, targets, bias=False)
 
     def reset_parameters(self) -> None:
-        """Draw weights from U(-1, 1): from zeros no unit would ever fire, and nothing would be learnt."""
+        """Draw weights from U(-1, 1): with zeros no unit would ever fire, and nothing would be learnt."""
         nn.init.uniform_(self.weight, -1.0, 1.0)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -59,7 +59,7 @@ class Associative(nn.Module):
 
     visible    number of visible units
     hidden     number of hidden units
-    threshold  weighted sum from which on a unit fires
+    threshold  least weighted sum with which a unit fires
     """
 
     def __init__(self, visible: int, hidden: int, *, threshold: float) -> None:
@@ -77,7 +77,7 @@ class Associative(nn.Module):
         """Learn complete patterns, (..., M, *F), one after the other, in place.
 
         `tensors` are weights by name, each (..., *shape), which are changed instead of the module's own. For each
-        pattern, hidden units are computed before any weight changes, and the visible ones stay as they were set.
+        pattern, hidden units are computed before any weight changes, and visible units stay as they were set.
         """
         hidden_HV, output_VH = tensors["hidden.weight"], tensors["output.weight"]
         for pattern_V in patterns.flatten(hidden_HV.dim() - 1).unbind(-2):

@@ -13,8 +13,8 @@ estimators, all of which are exact in each output's mean and variance:
     weights   draws the weights once for the batch (Blundell et al. 2015); also used for layers that the others do not
               cover: recurrent layers, gates
 
-Noise is standard normal and handed in; nothing here draws from a generator that was not given. Layers ask for it in the
-order of the forward pass.
+Noise is standard normal and passed in; nothing here draws from any other generator. Layers ask for noise in the order
+of the forward pass.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def drawn_noise(generator: torch.Generator) -> Noise:
 
 
 def handed(tensors: Iterable[Tensor]) -> Noise:
-    """Return a source of noise that was drawn before, one tensor for each call."""
+    """Return a source of noise from tensors that were drawn before, one for each call."""
     coming = iter(tensors)
 
     def noise(like: Tensor) -> Tensor:
@@ -67,7 +67,7 @@ class BayesianLayer(nn.Module):
     """A layer with Gaussian weights; `mu` and `rho` are two modules of the plain layer's type and shape.
 
     layer      the plain layer, whose weights become the means
-    estimator  how outputs are drawn, as above; layers not linear in their weights use `weights`
+    estimator  how outputs are drawn, as above; layers that are not linear in their weights use `weights`
     sigma      initial standard deviation of all weights, > 0
     """
 
@@ -137,8 +137,8 @@ class BayesianLayer(nn.Module):
 def reparametrised(mean: Tensor, variance: Tensor, noise: Noise) -> Tensor:
     """Draw a value with this mean and variance.
 
-    The root of a variance of 0 (no bias, and an input of zeros) has no finite slope; the smallest normal number in its
-    place draws the mean, and has the slope 0.
+    The root of a variance of 0 (no bias, and an input of zeros) has no finite slope. The smallest normal number
+    replaces it: then the draw is the mean, and the slope is 0.
     """
     return mean + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt() * noise(mean)
 

@@ -34,7 +34,7 @@ class CNN(nn.Sequential):
             self.add_module(f"conv{depth}", nn.Conv2d(planes, wide, kernel, padding="same"))
             if norm == "batch":
                 self.add_module(f"norm{depth}", nn.BatchNorm2d(wide))
-            # Pooling first leaves a quarter of the numbers to the activation; since all activations are monotone, the
+            # With pooling first, the activation gets a quarter of the numbers; since all activations are monotone, the
             # result and its gradient are the same.
             self.add_module(f"pool{depth}", nn.MaxPool2d(2))
             self.add_module(f"conv_activation{depth}", ACTIVATIONS[activation]())

@@ -3,7 +3,7 @@
 Two multi-layer perceptrons of the same sizes get the same input. The `server` part is shared among the clients; the
 `client` part is private, and each of its layers also gets the server's activation of the layer below through a gate, as
 in Progressive Networks (Rusu et al. 2016). The client's logits are the prediction. `bayesian` makes all weights
-Gaussian, shifts and gates included, which are modules of their own for that reason.
+Gaussian, including shifts and gates, which are separate modules for that reason.
 
 Source: Corinzia, Buhmann, Variational federated multi-task learning, 2019, eq. 4 and figure 2.
 """

@@ -1,6 +1,6 @@
 """Low-rank adapters: a frozen layer and a trained product of two thin layers beside it.
 
-`adapt` puts adapters around layers of any module; `merged` adds them into the layers again. An adapter's two factors
+`adapt` puts adapters around layers of any module; `merged` adds adapters into their layers. An adapter's two factors
 are modules, `lora_A` and `lora_B`, so a partial model can own one of them, both, or some of the rank's dimensions. A
 weight that several layers have in common (an embedding and the head) has one adapter, which changes it for all of them.
 
@@ -28,13 +28,13 @@ ADAPTABLE = (nn.Linear, *_CONVOLUTIONS, nn.Embedding, nn.MultiheadAttention)
 
 
 class _Changed(nn.Module):
-    """A frozen layer whose weight an adapter changes; its weight and bias, for a network that uses them elsewhere."""
+    """A frozen layer whose weight an adapter changes, with weight and bias for a network that uses them elsewhere."""
 
     base: nn.Module
     lora_A: nn.Module
     lora_B: nn.Module
     scale: float
-    #: Whether the factors are those of an embedding.
+    #: Whether the factors belong to an embedding.
     embedded: bool
 
     @property
@@ -46,7 +46,7 @@ class _Changed(nn.Module):
         return cast("Tensor | None", getattr(self.base, "bias", None))
 
     def change(self) -> Tensor:
-        """Return what the adapter adds to the layer's weight, in the shape of the weight."""
+        """Return the adapter's addition to the layer's weight, in the shape of the weight."""
         a, b = cast(Tensor, self.lora_A.weight), cast(Tensor, self.lora_B.weight)
         if self.embedded:
             return self.scale * (a @ b.mT)
@@ -77,9 +77,9 @@ class Adapted(_Changed):
 
 
 class TiedAdapted(_Changed):
-    """A layer whose weight is that of a layer with an adapter: the same adapter changes it here, too.
+    """A layer that shares its weight with a layer with an adapter: the same adapter changes it here, too.
 
-    If the one is an embedding and the other a linear layer, the factors change places.
+    If one of the two layers is an embedding and the other is linear, the factors change places.
     """
 
     def __init__(self, layer: nn.Module, owner: Adapted) -> None:
@@ -129,7 +129,7 @@ class ProjectedAttention(nn.Module):
         if attention.bias_k is not None or attention.add_zero_attn:
             raise NetworkError("an attention with bias_k, bias_v or add_zero_attn cannot have an adapter")
         self.num_heads, self.dropout, self.batch_first = attention.num_heads, attention.dropout, attention.batch_first
-        # `nn.TransformerEncoderLayer` reads these two to see whether it may use a fused kernel: it may not.
+        # `nn.TransformerEncoderLayer` reads these two to decide on a fused kernel, which it must not use here.
         self._qkv_same_embed_dim, self.in_proj_bias = False, None
         sources = (attention.embed_dim, attention.kdim, attention.vdim)
         biased = attention.in_proj_bias is not None
@@ -147,7 +147,7 @@ class ProjectedAttention(nn.Module):
 
     @torch.no_grad()
     def joined(self) -> nn.MultiheadAttention:
-        """Return an `nn.MultiheadAttention` with these projections, which must have no adapters."""
+        """Return an `nn.MultiheadAttention` with these projections, which must not have adapters."""
         layers = [self.q_proj, self.k_proj, self.v_proj]
         made = nn.MultiheadAttention(
             self.out_proj.out_features,
@@ -201,7 +201,7 @@ class ProjectedAttention(nn.Module):
 
 
 def _mask(given: Tensor | None, padding: Tensor | None, heads: int, query: Tensor) -> Tensor | None:
-    """Return what is added to the scores (B, H, T, S): masks of booleans say which scores are left out."""
+    """Return the mask to add to the scores (B, H, T, S); in boolean masks True marks scores that are left out."""
     added = None
     if given is not None:
         added = _added(given, query.dtype)
@@ -217,7 +217,7 @@ def _added(mask: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) -> nn.Module:
-    """Put adapters around the layers of these names, in place, and return the module, or what took its place.
+    """Put adapters around the layers of these names, in place, and return the module, or its replacement.
 
     Args:
         targets: names of layers, or patterns such as "encoder.*"; an attention has four adapters.
@@ -225,7 +225,7 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
         scale: factor of each adapter.
 
     Raises:
-        NetworkError: no layer has a name, a layer cannot have an adapter, or the rank is larger than a layer.
+        NetworkError: no layer has one of the names, a layer cannot have an adapter, or the rank is larger than a layer.
     """
     chosen, owners = set[str](), dict[Tensor | None, Adapted]()
     named = module.named_modules(remove_duplicate=False)
@@ -253,7 +253,7 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
                 owners[weight] = adapted
             module = _with(module, layer, adapted)
     for layer in dict.fromkeys(layers.values()):
-        # A weight that is computed anew at each look, as a parametrization does, is nobody else's.
+        # A weight that is computed at each access, as by a parametrization, is shared with no other layer.
         weight = layer._parameters.get("weight")
         owner = None if weight is None else owners.get(weight)
         if owner is not None and owner.base is not layer:
@@ -304,7 +304,7 @@ def freeze(module: nn.Module, names: Sequence[str]) -> None:
     """Freeze the parameters of a module that have these names, or match these patterns, such as "encoder.*".
 
     Raises:
-        NetworkError: no parameter has a name, or none is left to train.
+        NetworkError: no parameter has one of the names, or no parameter is left to train.
     """
     known = dict(module.named_parameters(remove_duplicate=False))
     for name in names:

@@ -1,4 +1,4 @@
-"""The built-in networks by name, with their settings. torch is imported only when one is built.
+"""The built-in networks by name, with their settings. torch is imported only when a network is built.
 
 A builder takes the shape of one example and the number of outputs, and returns a plain `nn.Module` whose modules
 have the names that partial models use for parts.
@@ -155,7 +155,7 @@ def transformer(
 ) -> nn.Module:
     """Attention blocks over a sequence, each with `hidden` units (2 x width), then a dense layer on its last place.
 
-    Sequences are those of `lstm`. With `causal` the dense layer is on each place, which sees only itself and those
+    Sequences are those of `lstm`. With `causal` the dense layer is on each place, which sees only itself and the places
     before it: for next tokens.
     """
     from fedpeer.networks.transformer import Transformer

@@ -8,7 +8,7 @@ from torch import Tensor
 def sequence_shape(input_shape: tuple[int, ...]) -> tuple[int, ...]:
     """Return the shape of one example as a sequence.
 
-    That is (H, C * W) for an image (C, H, W); all other shapes stay.
+    An image (C, H, W) becomes (H, C * W); all other shapes stay.
     """
     if len(input_shape) != 3:
         return input_shape
@@ -23,7 +23,7 @@ def as_sequences(x: Tensor, *, tokens: bool) -> Tensor:
         tokens: whether the network reads numbers of tokens.
 
     Raises:
-        ValueError: it does, and these are other numbers.
+        ValueError: the network reads tokens, and x has other numbers.
     """
     if tokens and x.is_floating_point():
         raise ValueError(

@@ -1,8 +1,8 @@
 """The transformer: blocks of attention and a feed-forward layer over a sequence, then a dense layer on its last place.
 
-A causal one, for text that is to be continued, has the dense layer on each place, which sees those before it only.
+A causal transformer, for continuing text, has the dense layer on each place, which sees only itself and earlier places.
 
-Parts: embedding (all that is added along the sequence), blockN.q (a head with its queries, keys and values is a
+Parts: embedding (everything that is added along the sequence), blockN.q (a head with its queries, keys and values is a
 neuron), blockN.up (a unit of the feed-forward layer), output.
 
 Source: Vaswani et al., Attention Is All You Need, NeurIPS 2017; norms before the layers as in Xiong et al., On Layer
@@ -21,12 +21,12 @@ from fedpeer.networks.rows import as_sequences
 
 
 class TransformerBlock(nn.Module):
-    """Attention and a feed-forward layer, each added to what it was given.
+    """Attention and a feed-forward layer, each added to its input.
 
     width   numbers at each place
     heads   heads of the attention; they divide the width
     hidden  units of the feed-forward layer
-    causal  whether a place sees only itself and those before it
+    causal  whether a place sees only itself and the places before it
     """
 
     def __init__(self, width: int, heads: int, hidden: int, dropout: float, *, causal: bool = False) -> None:
@@ -58,7 +58,7 @@ class Transformer(nn.Module):
     length      places of the sequence
     outputs     number of logits
     layers      blocks
-    causal      whether there are logits for each place, which sees only itself and those before it
+    causal      whether there are logits for each place, which sees only itself and the places before it
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Slicing: partial models, their dependency DAG, and which weight is averaged with whom.
+"""Slicing: partial models, their dependency DAG, and the groups of peers that average each weight.
 
 `models` defines the partial models and the peers that implement them, `network` maps the scalars of a network's flat
 vector to neurons (`trace` finds that map for a torch module), `assign` assigns neurons to models, `plan` compiles

@@ -1,8 +1,8 @@
 """Assignment of a peer's neurons to partial models (mu of appendix A), and their indices in the models' slices.
 
-Neurons are matched between peers by (model, part, index in the slice), never by position, so two peers may hold the
+Neurons are matched between peers by (model, part, index in the slice), never by position, so two peers may have the
 same slice at different places. `assign` follows the claims of the partial models, in an order that does not depend on
-how the models were listed. No torch, no IO.
+the order of their list. No torch, no IO.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpeer.slicing.models import LOCAL, Claim, ModelGraph, PartialModel, SlicingError
 from fedpeer.slicing.network import Ints, NetworkMap, Part
 
-#: Index in an `Assignment` for what no partial model has, and is therefore the peer's own.
+#: Index in an `Assignment` for neurons and tensors without a partial model, which are therefore local to the peer.
 LOCAL_INDEX = -1
 
 
@@ -26,9 +26,9 @@ class Assignment:
     """The owners of one network's neurons and whole modules.
 
     Attributes:
-        model_of_neuron: for each part of the network (size,) int32, an index into `ModelGraph.order`; -1: local.
+        model_of_neuron: for each part of the network (size,) int32, indices into `ModelGraph.order`; -1: local.
         index_in_slice: for each part (size,) int32, 0, 1, ... among the part's neurons of one model.
-        model_of_tensor: for each tensor owned whole, by index: an index into `ModelGraph.order`; -1: declared local.
+        model_of_tensor: tensor owned whole -> index into `ModelGraph.order`; -1: declared local.
     """
 
     model_of_neuron: tuple[Ints, ...]
@@ -40,7 +40,7 @@ def assign(network: NetworkMap, graph: ModelGraph, peer: str) -> Assignment:
     """Assign the neurons of one peer's network to the partial models that it implements.
 
     Explicit indices come first, then counts, which take the lowest free neurons of a part in the canonical order of the
-    models, then "all", which takes the rest.
+    models, then "all", which takes all remaining neurons.
 
     Raises:
         SlicingError: an unknown part or module, more neurons than there are, a neuron or a module claimed twice; all
@@ -63,8 +63,8 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph, me: str | 
     """Assign the neurons of all peers; peers with the same network and the same models share one `Assignment`.
 
     Args:
-        me: the peer that assigns, if it knows its own network only: other peers whose models do not fit that have
-            another, and no `Assignment`.
+        me: the peer that assigns, if it knows its own network only: other peers whose models do not fit it have another
+            network, and get no `Assignment`.
 
     Raises:
         SlicingError: as `assign`; where the peers' networks differ, each line says whose network it is about.
@@ -90,9 +90,9 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph, me: str | 
 def _wishes(
     network: NetworkMap, graph: ModelGraph, names: Sequence[str]
 ) -> tuple[dict[str, dict[int, Claim]], list[str]]:
-    """Return each model's claims by index of the part, and the mistakes in names of parts.
+    """Return each model's claims by the part's index, and the mistakes in the names of parts.
 
-    A part that is named follows its own claim, whatever pattern matches it, too.
+    A part that is claimed by name follows that claim, even if patterns match it, too.
     """
     wishes: dict[str, dict[int, Claim]] = {}
     mistakes = []
@@ -121,7 +121,7 @@ def _wishes(
 
 
 def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner: Ints, index: Ints) -> list[str]:
-    """Fill owner and index of one part in place; return the mistakes."""
+    """Fill in the owners and indices of one part's neurons, in place; return the mistakes."""
     mistakes = []
 
     def give(name: str, neurons: NDArray[np.int64]) -> None:
@@ -170,10 +170,10 @@ def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner
 
 
 def _whole_tensors(network: NetworkMap, graph: ModelGraph, names: Sequence[str]) -> tuple[dict[int, int], list[str]]:
-    """Return the owners of tensors owned whole, and the mistakes.
+    """Return the owners of tensors that are owned whole, and the mistakes.
 
-    Parameters that a model names are stronger than modules. Unsliceable tensors that no model names belong to the model
-    that claims "all", if there is one.
+    Parameters that a model names take precedence over modules. Unsliceable tensors that no model names belong to the
+    model that claims "all", if there is one.
     """
     claimants = [(LOCAL_INDEX, graph.local)]
     claimants += [(graph.order.index(name), graph.models[name]) for name in names]

@@ -1,4 +1,4 @@
-"""The bookkeeping of tracing: neurons are created, united if they are one and the same, and given their scalars.
+"""The bookkeeping of tracing: neurons are created, united if they are the same neuron, and given their scalars.
 
 A neuron on which two layers must agree (a residual add, a pooled channel) is created twice and united. A union-find
 over arrays keeps track, so that a hundred thousand pixels are united at once. At the end of the forward pass,
@@ -24,7 +24,7 @@ class MixedError(Exception):
 
 
 class Forest:
-    """Union-find over integers; the smallest of a set represents it, and -1 stays -1."""
+    """Union-find over integers; the smallest integer of a set represents it, and -1 stays -1."""
 
     def __init__(self) -> None:
         self._parent: Ids = np.zeros(0, dtype=np.int64)
@@ -61,15 +61,15 @@ class Forest:
 
 
 class NetworkMapBuilder:
-    """A `NetworkMap` in the making: the identities of the neurons, and the scalars that belong to each."""
+    """A builder of a `NetworkMap`: the identities of the neurons, and the scalars that belong to each."""
 
     def __init__(self, tensors: Sequence[TensorSpec]) -> None:
         n = sum(tensor.size for tensor in tensors)
         self.tensors = tuple(tensors)
-        self.unsliceable: dict[str, tuple[str, str]] = {}  # by the tensor's name: the reason, the module
+        self.unsliceable: dict[str, tuple[str, str]] = {}  # tensor's name -> (reason, module)
         self._neurons = Forest()
         self._births: dict[str, int] = {}
-        self._birth = np.zeros(0, dtype=np.int64)  # for each neuron the number of the name that it was created under
+        self._birth = np.zeros(0, dtype=np.int64)  # for each neuron, the number of its part's name at creation
         self._loose = np.zeros(0, dtype=bool)
         self._statistic = np.zeros(0, dtype=bool)
         self._into_n: Ids = np.full(n, NONE)
@@ -78,9 +78,9 @@ class NetworkMapBuilder:
     def born(self, name: str, count: int, *, loose: bool = False, statistic: bool = False) -> Ids:
         """Create neurons of the part of that name.
 
-        Loose ones are values that may yet turn out to be one neuron's (the pixels of an image: a convolution unites
-        those of each channel, a linear layer leaves them apart). Statistics are numbers about several neurons, such as
-        the mean by which a norm divides.
+        Loose neurons are values that may later become one neuron (the pixels of an image: a convolution unites the
+        pixels of each channel, a linear layer leaves them separate). Statistics are numbers about several neurons, such
+        as the mean by which a norm divides.
         """
         number = self._births.setdefault(name, len(self._births))
         self._birth = np.concatenate([self._birth, np.full(count, number)])
@@ -99,12 +99,12 @@ class NetworkMapBuilder:
         self._neurons.unite(a, b)
 
     def loose(self, neurons: Ids) -> bool:
-        """Return whether none of these has been united with a neuron that a layer produced."""
+        """Return whether none of these neurons has been united with a neuron that a layer produced."""
         held = self.find(np.flatnonzero(~self._loose))
         return not np.isin(self.find(neurons[neurons >= 0]), held).any()
 
     def statistics(self, neurons: Ids) -> bool:
-        """Return whether all of these, and at least one, are statistics of other neurons."""
+        """Return whether there are neurons here, and all of them are statistics of other neurons."""
         found = self.find(neurons[neurons >= 0])
         return bool(len(found)) and bool(self._statistic[found].all())
 
@@ -124,7 +124,7 @@ class NetworkMapBuilder:
         return self.find(common_K)
 
     def bind(self, scalars: Ids, into: Ids, source: Ids | None = None) -> None:
-        """Give scalars to the neurons that they lead into and, for weights, come from; shapes are broadcast.
+        """Give scalars to the neurons that they lead into and, for weights, those they come from; shapes are broadcast.
 
         If a scalar was bound before (a layer used twice), its old and its new neuron are united.
         """
@@ -158,7 +158,7 @@ class NetworkMapBuilder:
         return [t.name for t in self.tensors if ((scalars >= t.offset) & (scalars < t.offset + t.size)).any()]
 
     def spoil(self, names: Sequence[str], reason: str, module: str = "") -> None:
-        """Mark tensors as unsliceable: only that module can be owned, as a whole. The first reason given is kept."""
+        """Mark tensors as unsliceable: only their module can be owned, as a whole. The first reason is kept."""
         for name in names:
             self.unsliceable.setdefault(name, (reason, module or name.rpartition(".")[0]))
 
@@ -209,7 +209,7 @@ class NetworkMapBuilder:
     def _parts(self, used: Ids) -> tuple[NDArray[np.int32], list[str]]:
         """Return the part of each used neuron, and the names of the parts in order of creation.
 
-        Names under which a united neuron was created are one part, which keeps the first of them.
+        All names under which a united neuron was created become one part, which keeps the first name.
         """
         root = self.find(np.arange(len(self._neurons)))
         births = Forest()

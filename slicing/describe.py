@@ -18,11 +18,11 @@ from fedpeer.slicing.models import LOCAL, ModelGraph
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan
 
-#: Okabe and Ito's colours, distinct for colour-blind readers and on light and dark backgrounds; models take them in
+#: Okabe and Ito's colours, distinct for colour-blind readers and on light and dark backgrounds; models use them in
 #: turn.
 COLOURS = ("#0072b2", "#e69f00", "#009e73", "#cc79a7", "#56b4e9", "#d55e00", "#b0a000")
 
-#: Kinds of peers that are drawn; any more are only counted, since a longer picture would not be read.
+#: Most kinds of peers that are drawn; further kinds are only counted, since nobody would read a longer picture.
 _KINDS_DRAWN_MAX = 8
 
 
@@ -49,7 +49,7 @@ class GroupShape:
 
 @dataclass(frozen=True)
 class PartShape:
-    """The number of neurons that each model owns in one part; the rest are the peer's own."""
+    """The number of neurons that each model owns in one part; the rest belong to the peer alone."""
 
     name: str
     size: int
@@ -70,7 +70,7 @@ class KindShape:
     whole: Mapping[str, tuple[str, ...]]
 
     def whole_tensors(self) -> dict[str, str]:
-        """Return by model what it owns whole, in a few words."""
+        """Return the tensors that each model owns whole, in a few words, by model."""
         return {
             model: f"{names[0]} and {len(names) - 1} more" if len(names) > 2 else " and ".join(names)
             for model, names in self.whole.items()
@@ -146,7 +146,7 @@ def _models(plan: Plan) -> tuple[ModelShape, ...]:
 
 # ------------------------------------------------------------------------------------------------------------ drawing
 
-#: The width is that of two boxes, which a phone shows at nearly its size.
+#: The width is that of two boxes, which a phone shows at nearly their size.
 _WIDTH, _LINE, _BOX, _GAP = 432, 22, 208, 16
 
 
@@ -179,7 +179,7 @@ def _short(text: str, characters: int) -> str:
 
 
 def _dag(description: SliceDescription, colour: Mapping[str, str]) -> tuple[list[str], float]:
-    """Draw a box for each model and a line from it up to each model that it depends on; return the height too."""
+    """Draw a box for each model and a line up to each model that it depends on; return the drawing and its height."""
     per_row = (_WIDTH + _GAP) // (_BOX + _GAP)
     place: dict[str, tuple[float, float]] = {}
     top = 4.0
@@ -212,7 +212,7 @@ def _dag(description: SliceDescription, colour: Mapping[str, str]) -> tuple[list
 
 
 def _kind(kind: KindShape, colour: Mapping[str, str], y: float) -> tuple[list[str], float]:
-    """Draw a bar for each part, its neurons in the colours of their models; the empty rest is local."""
+    """Draw a bar for each part, with neurons in the colours of their models; the empty rest is local."""
     names = ", ".join(kind.peers[:4]) + (f" and {len(kind.peers) - 4} more" if len(kind.peers) > 4 else "")
     local = f"{kind.local:,} of {kind.n:,} weights local"
     drawn = [_text(0, y, _short(names, 56)), _text(0, y + _LINE, local)]

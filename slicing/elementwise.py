@@ -1,8 +1,8 @@
 """Rules for elementwise operations, whose operands' neurons are united position by position, and for `x[index]`.
 
-A mask decides for each element alone, as `torch.where` does. So what is written by a mask leaves the elements their
-neurons: an element that happens to be masked in the one example that is traced is no constant. What an index of
-positions overwrites is the new value's.
+A mask decides for each element separately, as `torch.where` does. So a write by a mask leaves the elements their
+neurons: an element that happens to be masked in the traced example is not a constant. Elements that an index of
+positions overwrites get the neurons of the new value.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def united(call: TracedCall, a: Tensor, b: Tensor) -> Tensor:
 def _spreads(call: TracedCall, narrow: Ids, wide: Ids) -> bool:
     """Return whether a broadcast neuron meets several neurons.
 
-    Pixels that may yet be united count as one, unless a statistic or a single broadcast neuron meets them all.
+    Pixels that may later be united count as one neuron, unless a statistic or a single broadcast neuron meets them all.
     """
     both = (narrow >= 0) & (wide >= 0)
     if call.builder.statistics(narrow[both]):
@@ -93,7 +93,7 @@ def assigned(call: TracedCall, target: Any, index: Any, value: Any) -> Shadow:
 
 
 def _assigned_weights(target: Any, index: Any, at: Any, value: Any) -> Shadow:
-    """Follow an assignment that involves parameters alone; those that are overwritten keep their neurons."""
+    """Follow an assignment that involves only parameters; overwritten parameters keep their neurons."""
     _refuse_chosen_by_data(index)
     if isinstance(value, Neurons):
         ids = torch.full(target.shape, NONE)
@@ -107,7 +107,7 @@ def _assigned_weights(target: Any, index: Any, at: Any, value: Any) -> Shadow:
 
 
 def _refuse_chosen_by_data(index: Any) -> None:
-    """Raise MixedError if what of a parameter is taken or written depends on the example that is traced."""
+    """Raise MixedError if the traced example decides which elements of a parameter are taken or written."""
     if any(isinstance(leaf, Neurons) for leaf in tensor_leaves(index)):
         raise MixedError("a parameter is masked by values that are computed from neurons")
 
@@ -122,7 +122,7 @@ def _masked(call: TracedCall, ids: Tensor, index: Any) -> Tensor:
 
 
 def _axes(at: Any, index: Any, dims: int) -> Iterator[tuple[int, Any, Any]]:
-    """Yield each piece of an index with its shadow and the first axis that it is about."""
+    """Yield each piece of an index with its shadow and the first axis that it indexes."""
     pieces, shadows = (each if isinstance(each, tuple) else (each,) for each in (at, index))
     axis, taken = 0, sum(map(_width, pieces))
     for piece, shadow in zip(pieces, shadows, strict=True):
@@ -131,7 +131,7 @@ def _axes(at: Any, index: Any, dims: int) -> Iterator[tuple[int, Any, Any]]:
 
 
 def _width(piece: Any) -> int:
-    """Return over how many axes a piece of an index goes."""
+    """Return the number of axes that a piece of an index covers."""
     if piece is None or piece is Ellipsis or isinstance(piece, bool):
         return 0
     return int(piece.ndim) if _is_mask(piece) else 1

@@ -1,8 +1,8 @@
 """A module's flat vector in torch: flatten it, view it as the module's tensors, gather and scatter a group.
 
-The scalars are in the order of `NetworkMap.tensors`. Frozen parameters are not among them: they stay in the module.
-Functions take leading dimensions, so that one peer's (n,) and many peers' (P, n) use the same code. Nothing here knows
-partial models.
+The scalars are in the order of `NetworkMap.tensors`. Frozen parameters are excluded: they stay in the module. Functions
+take leading dimensions, so that one peer's (n,) and many peers' (P, n) use the same code. Nothing here knows partial
+models.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class FlatLayout:
 
     @property
     def n_parameters(self) -> int:
-        """Number of parameters among the scalars; they come first, the rest are buffers."""
+        """Number of scalars that are parameters; they come first, and the rest are buffers."""
         return sum(tensor.size for tensor in self.tensors if tensor.kind == "parameter")
 
     def flatten(self, module: nn.Module) -> Tensor:
@@ -54,7 +54,7 @@ class FlatLayout:
 def tensor_specs(module: nn.Module) -> list[TensorSpec]:
     """Return the tensors of a module's flat vector in order: parameters, then float buffers, each in module order.
 
-    Frozen parameters (`requires_grad` False) are left out, and buffers that the module's `state_dict` leaves out.
+    Frozen parameters (`requires_grad` False) are left out, as are buffers that the module's `state_dict` leaves out.
     """
     tensors: list[tuple[str, Tensor, Literal["parameter", "buffer"]]] = [
         (name, tensor, "parameter") for name, tensor in module.named_parameters() if tensor.requires_grad
@@ -73,7 +73,7 @@ def tensor_specs(module: nn.Module) -> list[TensorSpec]:
 
 
 def frozen_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """Return the parameters that nobody trains (`requires_grad` False), by name."""
+    """Return the parameters that are not trained (`requires_grad` False), by name."""
     return {name: parameter for name, parameter in module.named_parameters() if not parameter.requires_grad}
 
 
@@ -87,10 +87,10 @@ def digest_of(tensors: Mapping[str, Tensor]) -> str:
 
 
 def trainable_copy(module: nn.Module, device: str | None = None) -> nn.Module:
-    """Return a copy of a module that has the same frozen parameters, so that a process holds them once.
+    """Return a copy of a module that shares its frozen parameters, so that a process stores them once.
 
     Args:
-        device: where the copy is; frozen parameters that are elsewhere are copied, too. None: where the module is.
+        device: device of the copy; frozen parameters on another device are copied, too. None: the module's device.
     """
     frozen = frozen_parameters(module).values()
     here = [each for each in frozen if device is None or each.device.type == torch.device(device).type]
@@ -99,14 +99,15 @@ def trainable_copy(module: nn.Module, device: str | None = None) -> nn.Module:
 
 
 def module_copy(module: nn.Module, shared: Iterable[Tensor] = ()) -> nn.Module:
-    """Return a copy of a module, which may be pruned, that has these tensors in common with it."""
+    """Return a copy of a module, which may be pruned; the two share the tensors in `shared`."""
     return copy.deepcopy(module, {id(each): each for each in shared} | _computed(module))
 
 
 def _computed(module: nn.Module) -> dict[int, Tensor]:
-    """Return by id what to copy instead of tensors that a module computes before each forward pass, as pruning does.
+    """Return replacements, by id, for tensors that a module computes before each forward pass, as pruning does.
 
-    They carry the graph of that computation, which torch does not copy; the copy's own forward pass makes them anew.
+    Such tensors have the graph of that computation, which torch does not copy; the copy's own forward pass computes
+    them again.
     """
     held = (value for each in module.modules() for value in vars(each).values())
     return {id(value): value.detach() for value in held if isinstance(value, Tensor) and not value.is_leaf}

@@ -28,7 +28,7 @@ def attach(call: TracedCall, weights: Weights | None, neurons: Neurons) -> None:
 
 
 def _attach_rows(call: TracedCall, rows_MK: Ids, *weights: Weights | None) -> None:
-    """Give parameters to K neurons that are the same at M positions, which is cheaper than at all positions."""
+    """Give parameters to K neurons that are the same at M positions, which is cheaper than for each position."""
     things = Neurons(torch.from_numpy(call.builder.agree(rows_MK)))
     for each in weights:
         attach(call, each and each.reshaped(-1), things)
@@ -104,7 +104,7 @@ def transposed_conv(
 
 
 def embedding(call: TracedCall, input: Any, weight: Weights, *_: Any, **__: Any) -> Shadow:
-    """Create a neuron for each column, and for each token a neuron of the input."""
+    """Create a neuron for each column of the embedding, and an input neuron for each token."""
     if not isinstance(weight, Weights):
         raise MixedError("it is used in a way that slicing does not support")
     tokens, columns = weight.shape
@@ -167,7 +167,7 @@ def recurrent(
     bidirectional: bool,
     *_: Any,
 ) -> Shadow:
-    """Create a neuron for each hidden unit with all its gates; each layer and direction is a part of its own."""
+    """Create a neuron for each hidden unit with all its gates; each layer and direction is a separate part."""
     if not isinstance(input, Neurons) or not isinstance(has_biases, bool):
         raise MixedError("its input is not a plain sequence")
     directions = ["", "_reverse"] if bidirectional else [""]

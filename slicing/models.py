@@ -19,11 +19,11 @@ from typing import Literal
 
 import networkx as nx
 
-#: Neurons of one part: a number of them, all that are free, or exactly these indices.
+#: Neurons of one part: a number of neurons, all free neurons, or exactly these indices.
 Claim = int | Literal["all"] | tuple[int, ...]
 
-#: Name for modules and parameters that are declared local, which unsliceable ones must be; whatever no model claims is
-#: local anyway.
+#: Name for modules and parameters that are declared local, as unsliceable ones must be; everything else that no model
+#: claims is local anyway.
 LOCAL = "local"
 
 #: Separators of models in the id of an averaging group.
@@ -47,17 +47,17 @@ class ModelMistake:
 
 @dataclass(frozen=True)
 class PartialModel:
-    """A model that some peers have in common, as a slice of each one's network.
+    """A model that some peers have in common, as a slice of each peer's network.
 
     Attributes:
         name: unique among the models; `local` is reserved (see `LOCAL`).
         depends_on: names of models; the models that these depend on are included.
         neurons: for each part (or `output`, the part that ends the network), or for a pattern of parts' names such as
-            "*.lora_A", a `Claim`; "all": everything free in every part and every module.
+            "*.lora_A", a `Claim`; "all": all free neurons of every part and every module.
         modules: dotted names of modules, or single parameters, that the model owns whole, or patterns such as "*.norm".
-        parameters: names of parameters that the model owns whole, or patterns such as "*.bias"; they are stronger than
-            modules, as modules are stronger than neurons.
-        members: ids of the peers that implement it.
+        parameters: names of parameters that the model owns whole, or patterns such as "*.bias"; they take precedence
+            over modules, and modules over neurons.
+        members: ids of the peers that implement the model.
     """
 
     name: str
@@ -85,7 +85,8 @@ def nearest_model(name: str, known: Collection[str]) -> str:
 def model_mistakes(models: Iterable[PartialModel], peers: Sequence[str] | None = None) -> list[ModelMistake]:
     """Return all mistakes in the models and, if peers are given, in their members.
 
-    Members are compared with the peers only if all else is valid: it needs the closure of the dependencies.
+    Members are compared with the peers only if everything else is valid: the comparison needs the closure of the
+    dependencies.
     """
     models = tuple(models)
     found = [*_name_problems(models), *_dependency_problems(models), *_unimplemented(models)]
@@ -148,7 +149,7 @@ def _cycles(models: tuple[PartialModel, ...]) -> list[list[str]]:
 
 
 def _unimplemented(models: tuple[PartialModel, ...]) -> list[ModelMistake]:
-    """Return a mistake for each model with an empty list of members: nothing would be averaged, without a word."""
+    """Return a mistake for each model with an empty list of members: it would silently not be averaged."""
     text = "the list is empty, so nobody averages this model; name its peers, write all, or leave the model out"
     return [
         ModelMistake(f"{model.place}.members", text)
@@ -207,11 +208,11 @@ class ModelGraph:
         _refuse([*_name_problems(given), *_dependency_problems(given)])
         self._arrows = _arrows(model for model in given if model.name != LOCAL)
         self._closure = {name: frozenset(nx.descendants(self._arrows, name)) for name in self._arrows}
-        #: Names in topological order, dependencies first; it does not depend on how the models were listed.
+        #: Names in topological order, dependencies first, whatever the order in which the models are listed.
         self.order: tuple[str, ...] = tuple(nx.lexicographical_topological_sort(self._arrows.reverse()))
         by_name = {model.name: model for model in given}
         self.models: Mapping[str, PartialModel] = {name: by_name[name] for name in self.order}
-        #: What the user declared local.
+        #: The modules and parameters that the user declared local.
         self.local = by_name.get(LOCAL, PartialModel(LOCAL))
 
     def closure(self, name: str) -> frozenset[str]:
@@ -223,7 +224,7 @@ class ModelGraph:
         return b in self._closure[a]
 
     def reduced(self, names: Iterable[str]) -> frozenset[str]:
-        """Return R of appendix A: the names without those on which another of them depends."""
+        """Return R of appendix A: the names on which no other of the names depends."""
         names = frozenset(names)
         return names - frozenset[str]().union(*(self._closure[name] for name in names))
 

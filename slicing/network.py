@@ -23,7 +23,7 @@ from fedpeer.slicing.models import SlicingError, nearest_model
 
 Ints = NDArray[np.int32]
 
-#: Entry in the arrays of a `NetworkMap` where there is no neuron.
+#: Entry in the arrays of a `NetworkMap` that means no neuron.
 NONE = -1
 
 
@@ -42,7 +42,7 @@ class TensorSpec:
     name         dotted name in the module
     offset       index of its first scalar in the flat vector
     module       the module that holds it; if it is unsliceable, the module that can only be owned whole
-    unsliceable  the reason why tracing found no neurons for its scalars; empty if it did
+    unsliceable  the reason why tracing found no neurons for its scalars; empty if it found them
     """
 
     name: str
@@ -63,9 +63,9 @@ class TensorSpec:
 
 
 def normalization(tensors: Iterable[TensorSpec]) -> tuple[str, ...]:
-    """Return the names of all buffers, and of the scale and shift beside running statistics.
+    """Return the names of all buffers, and of the scales and shifts of modules with running statistics.
 
-    Other parameters are not among them, though their module holds a buffer: a mask, or a block's own table.
+    Other parameters are excluded, even if their module has another buffer: a mask, or a block's own table.
     """
     tensors = tuple(tensors)
     places = {each.name: each.name.rpartition(".") for each in tensors}
@@ -83,8 +83,8 @@ class NetworkMap:
         out_part_n, out_neuron_n: (n,) int32, the neuron that owns the scalar, into which a weight leads.
         in_part_n, in_neuron_n: (n,) int32, the neuron from which a weight comes; -1 for biases and the like.
         aliases: other names of parts, such as `output`.
-        base: digest in hex of the frozen parameters, which are not in the vector; empty: there are none.
-        frozen: number of these parameters.
+        base: digest in hex of the frozen parameters, which are not in the vector; empty: no frozen parameters.
+        frozen: number of frozen parameters.
     """
 
     parts: tuple[Part, ...]
@@ -109,7 +109,7 @@ class NetworkMap:
 
     @cached_property
     def place_n(self) -> Ints:
-        """Position of each scalar among those of the same tensor and the same neurons, (n,) int32.
+        """Position of each scalar among the scalars of the same tensor and the same neurons, (n,) int32.
 
         Examples are a kernel position, the gate of a recurrent unit, the position of a flattened pixel. Positions count
         in row-major order, so they are the same in a network with more neurons.
@@ -128,7 +128,7 @@ class NetworkMap:
         """Return the index of the part of that name or alias.
 
         Raises:
-            SlicingError: there is none; the message has the nearest name, and all with their sizes.
+            SlicingError: there is no such part; the message has the nearest name, and all parts with their sizes.
         """
         index = {part.name: i for i, part in enumerate(self.parts)}
         index |= {alias: index[part] for alias, part in self.aliases.items() if alias not in index}
@@ -140,7 +140,7 @@ class NetworkMap:
         return index[name]
 
     def matching_parts(self, pattern: str) -> tuple[int, ...]:
-        """Return the indices of the parts whose names match that pattern, such as "*.lora_A".
+        """Return the indices of the parts whose names match a pattern, such as "*.lora_A".
 
         Raises:
             SlicingError: there is none.
@@ -152,7 +152,7 @@ class NetworkMap:
         return found
 
     def matching_tensors(self, pattern: str) -> tuple[int, ...]:
-        """Return the indices of the tensors with that name, or whose names match that pattern, such as "*.bias".
+        """Return the indices of the tensors with this name, or whose names match this pattern, such as "*.bias".
 
         Raises:
             SlicingError: there is none.

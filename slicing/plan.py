@@ -1,12 +1,12 @@
 """The compiled plan: for each averaging group, which scalars of each peer's flat vector are averaged together.
 
-Every scalar pi has the models M(pi) of its neurons and the reduced set R(pi) of appendix A. If one model is left in
-R(pi), the scalar is averaged among the peers that implement it (Algorithm 1). If several unrelated ones are left, it is
+Every scalar pi has the models M(pi) of its neurons and the reduced set R(pi) of appendix A. If R(pi) has one model, the
+scalar is averaged among the peers that implement it (Algorithm 1). If R(pi) has several unrelated models, the scalar is
 local, or, with `cross_model`, averaged among the peers that implement all of them (Algorithm 2). A scalar that touches
 a neuron of no model is local. Within a group the scalars are in a canonical order (part, neuron's index in its slice,
 source of the weight, tensor, place), which is the same on every peer whatever the size and the offsets of its network.
 
-numpy only. The work is done once for each distinct (network, assignment); peers with the same two share the arrays.
+numpy only. Each distinct (network, assignment) is compiled once, and peers with the same two share the arrays.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ class Group:
         models: the models' names, sorted.
         members: ids of the peers that take part, two or more, in the order of the plan's peers.
         length: D; 0 if the networks of all members are unknown.
-        indices: for each member whose network is known (D,) int64 into its flat vector; the order of scalars is the
-            same for all.
+        indices: (D,) int64 into the flat vector of each member whose network is known; the order of scalars is the same
+            for all members.
         digest: hex BLAKE2b of the identities of the D scalars; two peers with the same digest may average.
     """
 
@@ -59,10 +59,10 @@ class Plan:
     Attributes:
         peers: ids of all peers.
         groups: averaging groups in canonical order.
-        local: for each peer whose network is known int64 indices into its flat vector.
+        local: int64 indices into the flat vector of each peer whose network is known.
         graph, assignments: the inputs of the compilation, kept for drawing.
-        vectors: number of vectors that a peer averages; they lie one after the other and are cut alike (`widened`).
-        named: whether its models are those that the user named, who may have said how each is averaged.
+        vectors: number of vectors that a peer averages; they are concatenated and all cut the same way (`widened`).
+        named: whether the user named its models, and so may have set how each of them is averaged.
     """
 
     peers: tuple[str, ...]
@@ -91,12 +91,12 @@ def compile_plan(
         networks: each peer's network; peers with equal networks should share one object, so that the work is done once.
         graph: the partial models.
         assignments: each peer's assignment of neurons to models; default: by the models' claims (`assign_all`). The
-            networks of peers without one are unknown, and are taken to have the slices that the others have.
+            network of a peer without one is unknown, and is assumed to have the slices of the other peers.
         cross_model: use Algorithm 2 instead of Algorithm 1.
 
     Raises:
-        SlicingError: mistakes of `implementers` and `assign`; a module that cannot be sliced and that no model claims
-            although its peer slices; peers whose slices of one model do not have the same shape.
+        SlicingError: mistakes of `implementers` and `assign`; a module that cannot be sliced and that no model claims,
+            on a peer that shares neurons; peers whose slices of one model do not have the same shape.
     """
     peers = tuple(networks)
     implementers = graph.implementers(peers)
@@ -135,7 +135,7 @@ def compile_plan(
 
 
 def widened(plan: Plan, vectors: int, n: int) -> Plan:
-    """Return the plan for peers that average `vectors` vectors (n,) instead of one, all cut in the same way.
+    """Return the plan for peers that average `vectors` vectors (n,) instead of one, all cut the same way.
 
     With several vectors all peers have the same network.
     """
@@ -218,7 +218,7 @@ def _candidates(
 ) -> list[tuple[str, ...]]:
     """Return the sets of models under which scalars may be averaged, each sorted, single models first.
 
-    Of peers whose networks are unknown these are their models.
+    For peers whose networks are unknown, the sets are their models.
     """
     sets = {tuple(sorted(models)) for each in sliced for models in each.sets}
     sets |= {(model,) for models in unknown for model in models}
@@ -227,8 +227,8 @@ def _candidates(
     return sorted(chosen, key=lambda models: (len(models), [rank[name] for name in models]))
 
 
-#: Bits of a key below the number of its name (part or tensor), which leave room for 2**19 names and 2**44 scalars in
-#: one tensor.
+#: Bits of a key below the number of its name (part or tensor): enough for 2**19 names and for 2**44 scalars in one
+#: tensor.
 _NAME = 44
 #: Bits of a part's key below the model's number, for the index in its slice.
 _MODEL = 32
@@ -240,10 +240,10 @@ class _Slice:
 
     Attributes:
         index_D: their indices in the flat vector.
-        keys_3D: for each scalar the neuron it leads into, the neuron it comes from, and its tensor and place there.
-        parts, tensors, models: the names whose indices are in the keys. Parts and tensors are only those that occur, so
-            that two peers get equal keys for the scalars they share whatever else their networks hold.
-        base: digest of the network's frozen parameters: what is trained beside others cannot be averaged.
+        keys_3D: for each scalar the neuron that it leads into, the neuron that it comes from, and its tensor and place.
+        parts, tensors, models: the names whose indices are in the keys. Only parts and tensors that occur are included,
+            so that two peers get equal keys for the scalars that they share, whatever else their networks contain.
+        base: digest of the network's frozen parameters: weights trained beside different ones cannot be averaged.
     """
 
     index_D: Indices
@@ -274,7 +274,7 @@ class _Slice:
 
 
 class _Sliced:
-    """The scalars of one (network, assignment), sorted once by the models they are averaged under, then canonically."""
+    """The scalars of one (network, assignment), sorted once by the models of their averages, then canonically."""
 
     def __init__(self, network: NetworkMap, graph: ModelGraph, assignment: Assignment) -> None:
         self.models, self._base = graph.order, network.base
@@ -313,8 +313,8 @@ def _keys(network: NetworkMap, assignment: Assignment) -> tuple[Indices, tuple[s
     place_n = network.place_n.astype(np.int64)
     spelled = [tensor.name for tensor in network.tensors]
     for at in assignment.model_of_tensor:
-        # A tensor owned whole is matched by its name and shape, whatever its neurons; its scalars stay in their own
-        # order, since the sort is stable.
+        # A tensor owned whole is matched by its name and shape, whatever its neurons; the sort is stable, so its
+        # scalars keep their order.
         tensor = network.tensors[at]
         spelled[at] = f"{tensor.name}{list(tensor.shape)}"
         into_n[tensor.span] = source_n[tensor.span] = place_n[tensor.span] = 0
@@ -324,7 +324,7 @@ def _keys(network: NetworkMap, assignment: Assignment) -> tuple[Indices, tuple[s
 
 
 def _recount(keys: Indices, names: tuple[str, ...]) -> tuple[str, ...]:
-    """Renumber the names in the keys, in place, so that only those that occur are counted, and return these."""
+    """Renumber the names in the keys, in place, so that only names that occur have numbers, and return these names."""
     number = keys >> _NAME
     occurs = np.bincount(number.ravel(), minlength=len(names)) > 0
     keys -= (number - (np.cumsum(occurs) - 1)[number]) << _NAME

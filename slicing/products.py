@@ -1,8 +1,8 @@
 """Rules for products of two activations, such as the attention of queries, keys and values.
 
-Where each of several matrices has neurons of its own, they are heads: all neurons of a head's queries, keys and values
-become one, so that attention is sliced by head. In a single product of features their neurons are united in pairs,
-since they can be exchanged in pairs.
+If each of several matrices has its own neurons, the matrices are heads: all neurons of a head's queries, keys and
+values become one neuron, so that attention is sliced by head. In a single product of features, neurons are united in
+pairs, since they can be exchanged in pairs.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ def matmul(call: TracedCall, a: Any, b: Any) -> Shadow:
 
 
 def _stacked(ids: Tensor) -> Tensor:
-    """Return at least three dimensions, as a stack of matrices has."""
+    """Return the tensor with at least three dimensions, like a stack of matrices."""
     return ids if ids.dim() > 2 else ids[None]
 
 
 def _product(call: TracedCall, a_ZMK: Tensor, b_ZKN: Tensor) -> Tensor:
-    """Return the neurons of a stack of products, (Z, M, N), and unite those that cannot be told apart in them."""
+    """Return the neurons of a stack of products, (Z, M, N), and unite those that the products do not distinguish."""
     a, b = (torch.from_numpy(call.builder.find(ids.numpy())) for ids in (a_ZMK, b_ZKN))
     if _heads(a) or _heads(b):
         return _one_each(call, a, b)
@@ -77,7 +77,7 @@ def _one_each(call: TracedCall, a_ZMK: Tensor, b_ZKN: Tensor) -> Tensor:
 
 
 def _weighted(a_ZM1: Tensor, b_Z1N: Tensor) -> Tensor:
-    """Return the neurons of sums over positions: those of the values, whatever weighs them."""
+    """Return the neurons of sums over positions: the neurons of the values, whatever the weights."""
     shape = (len(a_ZM1), a_ZM1.shape[1], b_Z1N.shape[2])
     if _constant(a_ZM1, -2):
         return torch.where(b_Z1N >= 0, b_Z1N, a_ZM1).expand(shape)
@@ -87,9 +87,9 @@ def _weighted(a_ZM1: Tensor, b_Z1N: Tensor) -> Tensor:
 
 
 def einsum(call: TracedCall, equation: str, *operands: Any) -> Shadow:
-    """Follow a product of two operands that sums over what both have and the result has not.
+    """Follow a product of two operands that sums over the labels that both have and the result lacks.
 
-    Of a parameter every label must be summed over or be in the result alone, as in a linear layer.
+    Every label of a parameter must be summed over, or be in the result alone, as in a linear layer.
     """
     if len(operands) == 1 and isinstance(operands[0], (tuple, list)):
         operands = tuple(operands[0])
@@ -128,7 +128,7 @@ def _repeats(*labels: str) -> bool:
 def _linear_einsum(
     call: TracedCall, labels: tuple[str, str, str], summed: list[str], input: Any, weight: Weights
 ) -> Shadow:
-    """Create a neuron for each combination of the labels that the weight alone has."""
+    """Create a neuron for each combination of the labels that only the weight has."""
     first, second, out = labels
     made = [each for each in second if each not in first]
     known(input, weight)
@@ -151,8 +151,8 @@ def dot_product_attention(
 ) -> Shadow:
     """Follow attention of queries (..., T, D), keys (..., S, D) and values (..., S, V), the heads before these two.
 
-    Several heads of queries may share one of keys and values (grouped queries). A mask that is a parameter belongs to
-    the heads; one that is made of the input belongs to nobody.
+    Several heads of queries may share one head of keys and values (grouped queries). A mask that is a parameter belongs
+    to the heads; a mask that is computed from the input belongs to no neuron.
     """
     if not all(isinstance(each, Neurons) for each in (query, key, value)):
         raise MixedError("it is used in a way that slicing does not support")
@@ -167,7 +167,7 @@ def dot_product_attention(
 
 
 def _repeated(ids: Tensor, lead: torch.Size) -> Tensor:
-    """Return the neurons of keys or values with each head as often as queries share it."""
+    """Return the neurons of keys or values, with each head repeated for all heads of queries that share it."""
     ids = _stacked(ids)
     if len(lead) and ids.dim() == len(lead) + 2 and ids.shape[-3] != lead[-1] and lead[-1] % ids.shape[-3] == 0:
         ids = ids.repeat_interleave(lead[-1] // ids.shape[-3], -3)

@@ -1,7 +1,7 @@
 """Rules for operations without parameters, and the choice of the rule for each operation of the forward pass.
 
-Operations that move values (flatten, cat, chunk) are applied to the shadows themselves; adding unites neurons position
-by position; pooling keeps them. An operation without a rule raises `MixedError`: its results are neurons of its own.
+Operations that move values (flatten, cat, chunk) are applied to the shadows themselves; addition unites neurons
+position by position; pooling keeps them. An operation without a rule raises `MixedError`: its results are new neurons.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def pooled(call: TracedCall, input: Neurons, *_: Any, **__: Any) -> Shadow:
 def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args: Any, **kwargs: Any) -> Shadow:
     """Reduce positions of the same neuron, by a mean for example, which keeps the neuron.
 
-    Of different neurons it is a statistic, which stays the same when they are exchanged, and has neurons of its own.
+    If the neurons differ, the result is a statistic with its own neurons; exchanging the neurons does not change it.
     """
     if not isinstance(input, Neurons):
         raise MixedError("it is used in a way that slicing does not support")
@@ -93,7 +93,7 @@ def _trace_moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwarg
 
     def id_of(leaf: Any) -> Any:
         if isinstance(leaf, Neurons):
-            # A copy, which the operation may change in place; a view of the real value may ask for it contiguous.
+            # A copy, since the operation may change it in place; contiguous, since a view may need that.
             return leaf.ids.clone(memory_format=torch.contiguous_format)
         if isinstance(leaf, Tensor) and leaf.is_floating_point():
             return torch.full(leaf.shape, NONE)
@@ -162,10 +162,10 @@ _REDUCTIONS = _words("""
     amax amin logsumexp max mean median min norm std sum var
 """)
 
-#: Functions that change the type of their first argument, perhaps to that of another one.
+#: Functions that change the type of their first argument, perhaps to the type of another argument.
 _CASTS = _words("to type type_as")
 
-#: Functions that take only a shape from their arguments.
+#: Functions that use only the shape of their arguments.
 _CONSTANTS = _words("""
     empty_like full_like new_empty new_full new_ones new_tensor new_zeros ones_like rand_like randint_like randn_like
     zeros_like
@@ -173,7 +173,7 @@ _CONSTANTS = _words("""
 
 
 def plain_name(function: Callable[..., Any]) -> str:
-    """Return the name by which an operation has its rule.
+    """Return the name under which an operation's rule is registered.
 
     >>> plain_name(Tensor.__iadd__), plain_name(Tensor.relu_), plain_name(Tensor.__rsub__), plain_name(Tensor.T.__get__)
     ('add', 'relu', 'sub', 'T')

@@ -18,7 +18,7 @@ from fedpeer.slicing.cells import Ids, NetworkMapBuilder
 
 @dataclass(frozen=True)
 class Neurons:
-    """The shadow of an activation: for each element the neuron that it comes from, -1 for a constant."""
+    """The shadow of an activation: the neuron from which each element comes, -1 for a constant."""
 
     ids: Tensor
 
@@ -33,7 +33,7 @@ class Neurons:
 
 @dataclass(frozen=True)
 class Weights:
-    """The shadow of a parameter: for each element its index in the flat vector, -1 if it must not be bound.
+    """The shadow of a parameter: the index of each element in the flat vector, -1 if it must not be bound.
 
     There are several indices if the value is computed elementwise from several parameters of the same shape.
     """
@@ -48,11 +48,11 @@ class Weights:
         return Weights(tuple(index.reshape(shape) for index in self.indices))
 
     def transposed(self) -> Weights:
-        """Return it with the last two dimensions exchanged."""
+        """Return the shadow with the last two dimensions exchanged."""
         return Weights(tuple(index.mT for index in self.indices))
 
     def rows(self, first: int, after: int) -> Weights:
-        """Return some of its rows."""
+        """Return the rows from `first` to before `after`."""
         return Weights(tuple(index[first:after] for index in self.indices))
 
 
@@ -65,8 +65,8 @@ class TracedCall:
 
     builder  the network's map so far
     name     name of the part that it produces: the path of the module, or the operation's name
-    value    its result; of an assignment, the tensor that was written into
-    args     its arguments themselves, where their shadows do not say enough (a mask)
+    value    its result; for an assignment, the tensor that was written into
+    args     its arguments themselves, which rules need where shadows do not suffice (a mask)
     """
 
     builder: NetworkMapBuilder

@@ -1,10 +1,10 @@
 """Tracing: find the neurons of a torch module, and the weights between them, by following its forward pass.
 
-The module is run once with an example, and each of torch's functions that it calls is seen (`TorchFunctionMode`), so
-that its forward pass may be any Python. Each tensor is accompanied by its *shadow*: an integer tensor of the same shape
-that holds, for each element, the neuron it comes from. `layers.py`, `products.py` and `rules.py` define the effect of
-each operation on neurons. A layer that cannot be sliced is marked with the reason, and tracing continues: it is an
-error only if a partial model asks for a slice of that layer.
+The module is run once with an example, and each call of a torch function is intercepted (`TorchFunctionMode`), so that
+the forward pass may be any Python. Each tensor is accompanied by its *shadow*: an integer tensor of the same shape with
+the neuron from which each element comes. `layers.py`, `products.py` and `rules.py` define the effect of each operation
+on neurons. A layer that cannot be sliced is marked with the reason, and tracing continues: it is an error only if a
+partial model asks for a slice of that layer.
 
 The user's module is not changed: a copy is run, in evaluation mode, on the CPU.
 """
@@ -50,7 +50,7 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
             builder.spoil(_under(builder, path), "its parameters are computed from others", path)
     follower = _Follower(module, builder)
     example = example_input[:1].cpu()
-    # A forward pass that draws random numbers must not change those of the caller.
+    # A forward pass that draws random numbers must not change the caller's.
     with torch.no_grad(), torch.random.fork_rng(devices=[]):
         outputs = follower.run(example)
     frozen = frozen_parameters(module)
@@ -59,13 +59,13 @@ def trace(module: nn.Module, example_input: Tensor) -> NetworkMap:
 
 
 class _Follower(TorchFunctionMode):
-    """Computes the shadow of each tensor while the forward pass makes it."""
+    """A mode that computes the shadow of each tensor while the forward pass creates it."""
 
     def __init__(self, module: nn.Module, builder: NetworkMapBuilder) -> None:
         super().__init__()
         self._module, self._builder = module, builder
         self._spans = {tensor.name: tensor for tensor in builder.tensors}
-        #: By the id of a tensor: the tensor, so that no other one gets its id, and its shadow.
+        #: Id of a tensor -> the tensor, so that no other tensor gets its id, and its shadow.
         self._shadows: dict[int, tuple[Tensor, Shadow]] = {}
         #: The modules whose forward pass is under way, outermost first.
         self._running: list[tuple[str, nn.Module]] = []
@@ -115,17 +115,17 @@ class _Follower(TorchFunctionMode):
         try:
             self._remember(value, call_function(call, name, func, seen, named))
         except (MixedError, RuntimeError, TypeError, ValueError, IndexError, AttributeError) as why:
-            # All but the first come from a call with arguments that its rule does not expect.
+            # All errors but the first come from a call with arguments that its rule does not expect.
             self._builder.spoil(self._owners((seen, named)), _first_line(why))
             self._remember(value, fresh(call))
 
     def _shadow(self, leaf: Any) -> Any:
-        """Return the shadow of a tensor, or what was given if it has no shadow."""
+        """Return the shadow of a tensor, or the value itself if it has no shadow."""
         known = self._shadows.get(id(leaf)) if isinstance(leaf, Tensor) else None
         return leaf if known is None else known[1]
 
     def _remember(self, value: Any, shadow: Shadow) -> None:
-        """Keep the shadow of a tensor, or of each tensor of a result of several."""
+        """Store the shadow of a tensor, or of each tensor in a result of several tensors."""
         if isinstance(value, Tensor):
             if shadow is None:
                 self._shadows.pop(id(value), None)
@@ -152,7 +152,7 @@ class _Follower(TorchFunctionMode):
         return self._builder.owners(np.concatenate([np.zeros(0, dtype=np.int64), *places]))
 
     def _part_name(self, func: Callable[..., Any], args: Any) -> str:
-        """Return the name of the part that the operation makes: its layer's path, or that of its weight's owner."""
+        """Return the name of the part that the operation creates: the path of its layer, or of its weight's owner."""
         path, layer = self._running[-1] if self._running else ("", self._module)
         if type(layer).__module__.startswith("torch.nn.") and path:
             return path
@@ -166,12 +166,12 @@ class _Follower(TorchFunctionMode):
         return hook
 
     def _leaving(self, layer: nn.Module, args: Any, result: Any) -> None:
-        while self._running.pop()[1] is not layer:  # those inside it that ended with an error, which it has caught
+        while self._running.pop()[1] is not layer:  # layers inside it that ended with an error, which it caught
             pass
 
 
 def _tied(module: nn.Module) -> dict[str, list[str]]:
-    """Return the parameters that have several names, as the first name and the others."""
+    """Return the parameters with several names: first name -> all other names."""
     names: dict[int, list[str]] = {}
     for name, parameter in module.named_parameters(remove_duplicate=False):
         names.setdefault(id(parameter), []).append(name)

@@ -21,7 +21,7 @@ from fedpeer.topology.mixing import Protocol, adjacency
 from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import contraction, predicted_rounds
 
-#: Nodes up to which Kamada-Kawai places them, in cubic time (0.3 s for this many); above, a spring layout does.
+#: Most nodes that Kamada-Kawai places, in cubic time (0.3 s for this many); a spring layout places more nodes.
 _KAMADA_KAWAI_NODES_MAX = 100
 #: More labels than this would cover one another.
 _LABELS_MAX = 64
@@ -98,7 +98,7 @@ def layout_of_graph(graph: nx.Graph) -> list[tuple[float, float]]:
 
 
 def topology_svg(graph: nx.Graph, labels: Sequence[str]) -> str:
-    """Draw a graph as self-contained SVG text; labels[i] names node i, beside it if there is room, and on hovering.
+    """Draw a graph as self-contained SVG text; labels[i] names node i on hovering, and beside it if there is room.
 
     The nodes have the class `node`, the edges `edge`, so that a page can colour them.
     """

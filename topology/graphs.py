@@ -1,10 +1,10 @@
 """The graphs that a user can choose, by name: plain functions over networkx that know nothing of gossip.
 
 A builder takes the ids of the members and a generator, and returns the *phases* of the graph: exchange e uses phase
-e modulo their number. All graphs except time-varying ones have one phase. A builder of a graph that is drawn anew for
-each exchange returns the draw (`Redraw`). Nodes are 0..P-1, the places of the members in the order given; shares travel
-along the edges of a `DiGraph`, and both ways in a `Graph`. Every builder accepts one or two members, and fits its
-settings to a group smaller than the federation (k-regular: degree min(4, members - 1)).
+e modulo their number. All graphs except time-varying ones have one phase. The builder of a graph that is drawn again
+for each exchange returns a `Redraw`. Nodes are 0..P-1, in the order of `members`; shares travel along the edges of a
+`DiGraph`, and both ways in a `Graph`. Every builder accepts one or two members, and fits its settings to a group
+smaller than the federation (k-regular: degree min(4, members - 1)).
 
 A builder may return a graph in several parts, which `overlay.py` connects. Only the user's own edges are never
 completed, so `edges` raises an error if they do not connect a group.
@@ -24,11 +24,11 @@ Phases = tuple[nx.Graph, ...]
 
 @dataclass(frozen=True)
 class Redraw:
-    """A random graph that is drawn anew for each exchange.
+    """A random graph that is drawn again for each exchange.
 
     draw       (members, generator) -> the graph of one exchange
-    left       members -> mean fraction of the squared disagreement that an exchange of plain averages leaves, over the
-               draws (beta_s of de Vos et al. 2023)
+    left       members -> fraction of the squared disagreement that an exchange of plain averages leaves, in the mean
+               over the draws (beta_s of de Vos et al. 2023)
     directed   whether its edges have directions
     """
 
@@ -176,7 +176,7 @@ GRAPHS: dict[str, Callable[..., Phases | Redraw]] = {
     "hierarchy": hierarchy,
     "edges": edges,
 }
-#: Those that are drawn anew for each exchange.
+#: Graphs that are drawn again for each exchange.
 DRAWN_ANEW = ("el-oracle", "el-local")
 
 
@@ -190,8 +190,8 @@ def ends(edge: str, known: Container[str]) -> list[tuple[str, str]]:
 def edge_problems(edges: Sequence[str], peers: Sequence[str]) -> list[str]:
     """Return every mistake in a federation's own edges, one sentence each.
 
-    Groups smaller than the federation use the edges between their members, so only here, with all peers known, can an
-    unknown name be distinguished from a peer of another group.
+    Groups smaller than the federation use the edges between their members, so only here, where all peers are known, can
+    an unknown name be distinguished from a peer of another group.
     """
     known = set(peers)
     problems = []
@@ -225,7 +225,7 @@ def listed(names: Sequence[str]) -> str:
 
 
 def _random_regular(degree: int, count: int, draws: np.random.Generator) -> nx.Graph:
-    """Draw a graph in which all nodes have this degree; if the product is odd, the last one has one fewer."""
+    """Draw a graph in which all nodes have this degree; if degree times count is odd, the last node has one fewer."""
     odd = count * degree % 2
     graph = nx.random_regular_graph(degree, count - odd, seed=_seed(draws))
     if odd:
@@ -247,9 +247,9 @@ def _insert(graph: nx.Graph, node: int, pairs: int, draws: np.random.Generator) 
 
 
 def _connect_by_swaps(graph: nx.Graph) -> None:
-    """Join the parts of a graph without changing a degree; every part must have a cycle, as with degrees of 2 or more.
+    """Join the parts of a graph without changing degrees; every part must have a cycle, as with degrees of 2 or more.
 
-    Removing an edge of a cycle does not disconnect its part; so a-b and c-d of two parts become a-c and b-d.
+    Removing an edge of a cycle does not disconnect its part; so edges a-b and c-d of two parts become a-c and b-d.
     """
     first, *others = sorted(nx.connected_components(graph), key=min)
     for part in others:

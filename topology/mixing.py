@@ -1,12 +1,12 @@
 """Mixing matrices: the effect of exchanges on values and weights.
 
-Every protocol is the same operation on different graphs: a peer splits what it holds into (out-degree + 1) equal
-shares, keeps one and gives one along each edge. Push-sum uses the overlay's phases, push-pull a random matching of it
-(a pair gives halves both ways and so meets in the middle), and the exact mean the complete graph. So an exchange is
-fully described by one column-stochastic matrix, A[dst, src] = 1 / (outdeg(src) + 1).
+Every protocol is the same operation on different graphs: a peer splits its mass into (out-degree + 1) equal shares,
+keeps one and sends one along each edge. Push-sum uses the overlay's phases, push-pull a random matching of the overlay
+(each peer of a pair sends the other a half, so both get the pair's mean), and the exact mean the complete graph. So an
+exchange is fully described by one column-stochastic matrix, A[dst, src] = 1 / (outdeg(src) + 1).
 
 Matrices are scipy.sparse CSR, float64, (P, P) in the order of the members. Random numbers come from the streams that
-are handed in.
+are passed in.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from fedpeer.topology.overlay import Overlay
 
 Protocol = Literal["push-sum", "push-pull", "exact"]
 Dense = NDArray[np.float64]
-#: The random stream of one exchange, by its running number over all averagings, for push-pull's matchings and graphs
-#: that are drawn anew.
+#: The random stream of one exchange, by its number over all averagings, for push-pull's matchings and for graphs that
+#: are drawn again.
 Draws = Callable[[int], np.random.Generator]
 
-#: Members up to which matrices are multiplied out: 2 MiB each, half a second for a prediction. Above, predictions use
-#: the spectral gap.
+#: Members up to which dense matrices are multiplied: 2 MiB each, half a second for a prediction. For more members,
+#: predictions use the spectral gap.
 DENSE_MEMBERS_MAX = 512
 
 
@@ -51,7 +51,7 @@ def metropolis_hastings(graph: nx.Graph) -> csr_array:
 def push_sum_matrix(graph: nx.Graph) -> csr_array:
     """Return push-sum's column-stochastic matrix of one exchange, (P, P).
 
-    A[dst, src] = 1 / (outdeg(src) + 1) on edges src -> dst and on the diagonal; an undirected edge is one each way.
+    A[dst, src] = 1 / (outdeg(src) + 1) on edges src -> dst and on the diagonal; an undirected edge is an edge each way.
     Source: Kempe, Dobra, Gehrke, Gossip-based computation of aggregate information, 2003, section 2, with equal shares.
     """
     return shares_of(adjacency(graph))

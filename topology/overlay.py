@@ -1,8 +1,8 @@
 """Overlays: the connected graph on which the members of one averaging group exchange.
 
 An overlay is a sequence of graphs, its phases, through which the exchanges cycle; a graph that does not change is one
-phase. A graph that is drawn anew for each exchange has one phase, too: all edges that a draw may have. The union of the
-phases must be connected: every member has to reach every other within one period. Nothing here knows which model a
+phase. A graph that is drawn again for each exchange has one phase, too: all edges that a draw may have. The union of
+the phases must be connected: every member has to reach every other within one period. Nothing here knows which model a
 group averages, or how.
 """
 
@@ -27,8 +27,8 @@ class Overlay:
     members   ids in peer order; node i of every phase is members[i]
     phases    frozen networkx graphs; exchange e, counted over all averagings, uses phases[e % len(phases)]
     remarks   notes for the user, such as edges that were added
-    redraw    draws the graph of each exchange instead, among the edges of the only phase; None (default): nothing is
-              drawn anew
+    redraw    draws the graph of each exchange instead, among the edges of the only phase; None (default): no graph is
+              drawn again
     """
 
     members: tuple[str, ...]
@@ -72,10 +72,11 @@ def overlay(build: Builder, members: Sequence[str], draws: np.random.Generator) 
 
 
 def kept_apart(overlay: Overlay, apart: Collection[str]) -> Overlay:
-    """Return the same graphs with their nodes dealt out anew, so that few edges join two members of `apart`.
+    """Return the same graphs with other nodes for the members, so that few edges join two members of `apart`.
 
-    These get nodes of which no two have an edge as far as there are any, those with few edges first; all others keep
-    the order that they have. With at most one of them nothing changes, or if the graph is drawn anew all the time.
+    Members of `apart` get nodes without edges between them, as far as there are such nodes, beginning with nodes of few
+    edges; all other members keep their order. Nothing changes if `apart` has at most one member here, or if the graph
+    is drawn again for each exchange.
     """
     members = overlay.members
     if sum(member in apart for member in members) < 2 or overlay.redraw is not None:

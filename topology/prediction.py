@@ -3,10 +3,10 @@
 No peer of a network sees how far the values are apart, so the number is computed from the mixing matrices before the
 first exchange, and is the same on every engine and every peer.
 
-Relative disagreement is defined as follows: start from any values x with weights of 1, and let T be the product of the
-exchanges' matrices. The estimates are z = T x / T 1, and with E = diag(T 1)^-1 T - 1 1'/P their distance from the true
-mean is E x = E (x - mean). The largest remaining fraction of the distance, ||z - mean|| / ||x - mean|| in Euclidean
-norm over the peers, is the spectral norm of E. So a tolerance holds for the worst start.
+Relative disagreement is defined as follows: values x start with weights of 1, and T is the product of the exchanges'
+matrices. The estimates are z = T x / T 1, and with E = diag(T 1)^-1 T - 1 1'/P, their distance from the true mean is
+E x = E (x - mean). The largest remaining fraction of the distance, ||z - mean|| / ||x - mean|| in Euclidean norm over
+the peers, is the spectral norm of E. So a tolerance holds for the worst start.
 """
 
 from __future__ import annotations
@@ -39,22 +39,22 @@ TOLERANCE_MIN = 1e-12
 def predicted_rounds(overlay: Overlay, protocol: Protocol, tolerance: float, *, most: int | None = None) -> int:
     """Return the number of exchanges after which the relative disagreement (see above) is at most `tolerance`.
 
-    It is at most `most`, if that is given.
+    It is at most `most`, unless that is None.
 
     push-sum    the smallest number that suffices whichever phase the averaging begins with; up to DENSE_MEMBERS_MAX
                 members from the product of the matrices, above that from the spectral gap (an upper estimate); for
-                graphs that are drawn anew, in root mean square over the draws, as if all weights were equal
+                graphs that are drawn again, in root mean square over the draws, as if all weights were equal
     push-pull   an upper bound, in root mean square over the random matchings: an edge is certainly taken if it comes
-                first among the edges at its two ends, so with probability q >= 1 / (d_i + d_j - 1). One exchange keeps
-                on average at most 1 - mu / 2 of the squared distance, where mu is the second smallest eigenvalue of the
-                Laplacian weighted by q (Boyd, Ghosh, Prabhakar, Shah, Randomized gossip algorithms, 2006, theorem 3)
+                first among the edges at its two ends, which has a probability q >= 1 / (d_i + d_j - 1). One exchange
+                keeps on average at most 1 - mu / 2 of the squared distance, where mu is the second smallest eigenvalue
+                of the Laplacian weighted by q (Boyd, Ghosh, Prabhakar, Shah, Randomized gossip algorithms, 2006,
+                theorem 3)
     exact       1
 
     A group of one needs 0.
 
     Raises:
-        TopologyError: the tolerance is out of range, or takes more than _EXCHANGES_MAX exchanges and there is no
-            `most`.
+        TopologyError: the tolerance is out of range, or takes more than _EXCHANGES_MAX exchanges while `most` is None.
     """
     if not TOLERANCE_MIN <= tolerance < 1:
         raise TopologyError(f"tolerance = {tolerance}: write a number from {TOLERANCE_MIN} to below 1")
@@ -89,7 +89,7 @@ def _push_sum(overlay: Overlay, tolerance: float, most: int | None) -> int:
 
 
 def _by_product(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float, most: int | None) -> int:
-    """Double the number of periods until they suffice, bisect to the last insufficient one, then go phase by phase."""
+    """Double the number of periods until it suffices, bisect to the last insufficient one, then add phases."""
     period = len(matrices)
     product = np.eye(len(overlay.members))
     for matrix in matrices:
@@ -124,7 +124,7 @@ def _by_gap(matrices: Sequence[csr_array], overlay: Overlay, tolerance: float, m
 def contraction(overlay: Overlay) -> float:
     """Return the factor by which one period of push-sum shrinks the disagreement in the long run.
 
-    For a graph that is drawn anew it is that of one exchange, in root mean square over the draws.
+    For a graph that is drawn again it is the factor of one exchange, in root mean square over the draws.
     """
     if overlay.redraw is not None:
         return math.sqrt(overlay.redraw.left(len(overlay.members)))
@@ -143,7 +143,7 @@ def contraction_of(matrices: Sequence[csr_array]) -> float:
     v_P = root_P / np.linalg.norm(root_P)
 
     def squared(x_P: Dense) -> Dense:
-        x_P = x_P.ravel()  # scipy hands in columns too
+        x_P = x_P.ravel()  # scipy passes columns, too
         y_P = x_P * root_P
         for matrix in matrices:
             y_P = matrix @ y_P
@@ -157,7 +157,7 @@ def contraction_of(matrices: Sequence[csr_array]) -> float:
     if count <= DENSE_MEMBERS_MAX:
         largest = float(np.linalg.eigvalsh(operator @ np.eye(count))[-1])
     else:
-        start = np.cos(np.arange(count))  # any vector not orthogonal to the eigenvectors; ARPACK would draw one
+        start = np.cos(np.arange(count))  # any vector that is not orthogonal to the eigenvectors; ARPACK would draw one
         shifted = operator + aslinearoperator(eye_array(count))  # Lanczos cannot start on a matrix that is zero
         try:
             top = eigsh(shifted, k=1, v0=start, ncv=80, maxiter=100, tol=1e-9, return_eigenvectors=False)
@@ -191,7 +191,7 @@ def geometric(contraction: float, wanted: float) -> float:
 
 
 def _within_bound(exchanges: float, overlay: Overlay, tolerance: float, most: int | None) -> int:
-    """Return the number, or the bound on it if there is one. Raises TopologyError: nobody waits for so many."""
+    """Return the number, or `most` if that is less. Raises TopologyError: there are too many exchanges to wait for."""
     if most is not None:
         return int(min(exchanges, most))
     if exchanges > _EXCHANGES_MAX:

@@ -1,7 +1,7 @@
 """Repair of an overlay without its dead members: the subgraph of the living, connected again.
 
-All peers with the same view of which members live get the same overlay without exchanging a message: edges between
-living members stay, and if the graph is cut, its parts are joined in a ring. When the dead return, the overlay is the
+All peers with the same set of living members get the same overlay without exchanging a message: edges between living
+members stay, and if the graph is cut, its parts are joined in a ring. When the dead members return, the overlay is the
 original one again.
 """
 
@@ -16,13 +16,13 @@ from fedpeer.topology.overlay import Overlay
 
 
 def repaired(overlay: Overlay, alive: Collection[str]) -> Overlay:
-    """Return the overlay of the living members, in their order; the same object if all of them live.
+    """Return the overlay of the living members, in their order; the same object if all members live.
 
     Each phase keeps the edges between living members. If the union of the phases is no longer connected, its parts
-    (strongly connected ones if edges have directions) are sorted by their first members, and each first member gets an
-    edge to that of the next part, the last one to the first: at most two more edges a peer, in the first phase. A graph
-    that is drawn anew for each exchange is drawn among the living. Ids in `alive` that are no members are ignored; at
-    least one member must live.
+    (strongly connected ones if edges have directions) are sorted by their first members and joined in a ring: each
+    first member gets an edge to the first member of the next part. A peer gets at most two more edges, in the first
+    phase. A graph that is drawn again for each exchange is drawn among the living members. Ids in `alive` that are not
+    members are ignored; at least one member must live.
     """
     places = [place for place, member in enumerate(overlay.members) if member in alive]
     assert places, "a group without a living member has no overlay"
@@ -48,7 +48,7 @@ def _restricted(phase: nx.Graph, places: list[int]) -> nx.Graph:
 
 
 def _missing(union: nx.Graph) -> list[tuple[int, int]]:
-    """Return the edges of a ring through the first members of the parts; none if there is one part."""
+    """Return the edges of a ring through the first members of the parts; no edges for a single part."""
     parts: Iterable[set[int]] = (
         nx.strongly_connected_components(union) if union.is_directed() else nx.connected_components(union)
     )

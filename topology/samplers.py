@@ -1,10 +1,10 @@
 """Random graphs of a million members in seconds: edges are arrays, drawn in bulk, and invalid ones are drawn again.
 
 networkx draws edge by edge into dictionaries, which takes minutes and gigabytes at this size. The distributions here
-are the same: exactly for Erdos-Renyi, and up to terms that vanish with the number of members for the two others.
+are the same: exactly for Erdos-Renyi, and up to terms that vanish with the number of members for the other two graphs.
 
 Every function returns the two ends of each undirected edge, (E,) int64 each, the smaller end first; no edge occurs
-twice or joins a member to itself. The graphs need not be connected; `wide.py` sees to that.
+twice or joins a member to itself. The graphs need not be connected; `wide.py` connects them.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ Edges = tuple[_Ends, _Ends]
 def regular_edges(members: int, degree: int, draws: np.random.Generator) -> Edges:
     """Draw a graph in which all members have this degree; members times degree must be even.
 
-    Stubs are paired at random; pairs that are loops or duplicates are dissolved together with as many others chosen at
-    random, and their stubs are paired again. Source: the pairing model, Bollobas 1980; switchings as in McKay, Wormald,
-    Uniform generation of random regular graphs of moderate degree, 1990, so uniform up to o(1). The degree must be well
-    below the number of members, or new pairs would be invalid again.
+    Stubs are paired at random; pairs that are loops or duplicates are dissolved together with as many randomly chosen
+    other pairs, and their stubs are paired again. Source: the pairing model, Bollobas 1980; switchings as in McKay,
+    Wormald, Uniform generation of random regular graphs of moderate degree, 1990, so uniform up to o(1). The degree
+    must be well below the number of members, or new pairs would be invalid again.
     """
     assert members * degree % 2 == 0, "stubs are paired"
     stubs = draws.permutation(np.repeat(np.arange(members, dtype=np.int64), degree))
@@ -67,7 +67,7 @@ def random_edges(members: int, probability: float, draws: np.random.Generator) -
 
 
 def pair_of(number: _Ends) -> Edges:
-    """Return the pair (a, b), a < b, with the number b (b - 1) / 2 + a; exact up to 2^50."""
+    """Return the pair (a, b), a < b, whose number is b (b - 1) / 2 + a; exact up to 2^50."""
     b_E = ((1 + np.sqrt(8.0 * number + 1)) / 2).astype(np.int64)
     b_E -= b_E * (b_E - 1) // 2 > number  # the rounded root is off by one at most
     b_E += (b_E + 1) * b_E // 2 <= number
@@ -77,9 +77,9 @@ def pair_of(number: _Ends) -> Edges:
 def small_world_edges(members: int, degree: int, rewire: float, draws: np.random.Generator) -> Edges:
     """Draw a ring with degree // 2 near neighbors on each side, in which a fraction of the edges is rewired.
 
-    A rewired edge keeps its first end; its second is drawn until the edge is neither a loop nor a duplicate. The degree
-    must be well below the number of members. Source: Watts, Strogatz, Collective dynamics of small-world networks,
-    1998.
+    A rewired edge keeps its first end; its second end is drawn until the edge is neither a loop nor a duplicate. The
+    degree must be well below the number of members. Source: Watts, Strogatz, Collective dynamics of small-world
+    networks, 1998.
     """
     place_P = np.arange(members, dtype=np.int64)
     first_E = np.tile(place_P, degree // 2)
@@ -94,7 +94,7 @@ def small_world_edges(members: int, degree: int, rewire: float, draws: np.random
 
 
 def _unfit(a_E: _Ends, b_E: _Ends, members: int, stays: NDArray[np.bool_] | None = None) -> NDArray[np.bool_]:
-    """Return which edges are loops or duplicates of earlier edges or of those that stay, (E,) bool."""
+    """Return which edges are loops, or duplicates of earlier edges or of edges that stay, (E,) bool."""
     key_E = a_E * members + b_E
     order = np.argsort(key_E, kind="stable") if stays is None else np.lexsort((~stays, key_E))
     unfit: NDArray[np.bool_] = a_E == b_E

@@ -1,9 +1,9 @@
-"""The number of exchanges that a large simulation should need, from its graph alone, by closed forms if there are any.
+"""The number of exchanges that a large simulation should need, from its graph alone, by closed forms where they exist.
 
-There are two numbers. *worst* holds for every start: the smallest number of exchanges after which no start is left with
-more than the tolerance (the definition of `prediction.py`), or an upper bound of it. *usual* holds for a random start
+There are two numbers. *worst* holds for every start: the smallest number of exchanges after which no start has more
+than the tolerance left (the definition of `prediction.py`), or an upper bound of it. *usual* holds for a random start
 with independent, identically distributed values: the mean of the squared relative disagreement is then the mean of the
-squared fractions that are left of the graph's modes, and with many peers a single start hardly differs from it.
+squared remaining fractions of the graph's modes, and with many peers a single start hardly differs from that mean.
 
     vertex-transitive graphs   (ring, torus, exponential, one-peer-exponential, complete)  The modes are waves, and the
                                fraction left of each is a Fourier transform of one peer's shares; both are exact.
@@ -12,12 +12,12 @@ squared fractions that are left of the graph's modes, and with many peers a sing
                                2008). With the self-loop, (1 + x) / (degree + 1) is left of mode x. *usual* is exact in
                                that limit, and so is *worst* except for a factor that a finite graph adds.
     other regular graphs       Up to SAME_MEMBERS_MAX members, all eigenvalues; both are exact.
-    star                       A half is left: the leaves keep half of their own.
+    star                       A half is left, since the leaves keep half of their own.
     others                     *worst* by Lanczos, up to _LANCZOS_MEMBERS_MAX members.
 
 Push-pull's numbers are upper bounds in root mean square over the matchings, as in `prediction.py`: an edge is taken if
-it comes first among the edges at its ends, so with probability q = 1 / (2 degree - 1) at least. Only the number of the
-complete graph is exact: there a matching leaves (P - 2) / (2 P - 2) of the square, and a half if P is odd.
+it comes first among the edges at its ends, which has at least the probability q = 1 / (2 degree - 1). Only the number
+of the complete graph is exact: there a matching leaves (P - 2) / (2 P - 2) of the square, and a half if P is odd.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Theory:
     """Numbers of exchanges that reach a tolerance.
 
     usual    for a random start; None: unknown; infinite: too many to count
-    worst    for the worst start; None and infinite likewise
+    worst    for the worst start; None and infinite as for `usual`
     gap      fraction of the disagreement that one exchange removes in the long run, from the worst start; None: unknown
     source   the method behind the numbers, in a few words
     """
@@ -125,7 +125,7 @@ def _of_squares(left: float, tolerance: float, source: str) -> Theory:
 
 
 def waves(graph: WideGraph) -> Iterator[NDArray[np.complex128]]:
-    """Yield, for each phase, push-sum's factor for each wave except the constant one, (P - 1,) complex.
+    """Yield for each phase push-sum's factors for all waves but the constant one, (P - 1,) complex.
 
     The graph looks the same from every member, so its matrix is a convolution, and these are its eigenvalues.
     """
@@ -141,7 +141,7 @@ def kesten_mckay(degree: int, points: int = 20_000) -> tuple[Dense, Dense]:
     """Return eigenvalues of the adjacency matrix of large random regular graphs, and the probability of each.
 
     The density is degree sqrt(4 (degree - 1) - x^2) / (2 pi (degree^2 - x^2)); Kesten 1959, McKay, The expected
-    eigenvalue distribution of a large regular graph, 1981. The points are those of Chebyshev's rule for that root.
+    eigenvalue distribution of a large regular graph, 1981. The points are Chebyshev's for that root.
     """
     angle_J = np.pi * np.arange(1, points + 1) / (points + 1)
     x_J = 2 * math.sqrt(degree - 1) * np.cos(angle_J)
@@ -156,7 +156,7 @@ def first_exchange(left_TJ: Sequence[Dense], size: Callable[[Dense], float], tol
     phases one by one.
     """
     period_J = np.prod(left_TJ, axis=0)
-    low, high = -1, 1  # periods that do not suffice, and that do
+    low, high = -1, 1  # numbers of periods that do not suffice, and that do
     while size(period_J**high) > tolerance:
         low, high = high, 2 * high
         if high > _EXCHANGES_COUNTED_MAX:

@@ -1,8 +1,8 @@
 """The graphs of `graphs.py` for large-scale simulation: neighbors as arrays, for up to ten million members.
 
 Graphs without random edges are made by index arithmetic; a test compares each of them with networkx, edge by edge. If
-edges are random, a graph of up to SAME_MEMBERS_MAX members is the very overlay that a federation of that size and seed
-has, and `samplers.py` draws a larger one. A graph with more than EDGES_MAX directed edges raises an error that names
+edges are random, a graph of up to SAME_MEMBERS_MAX members is exactly the overlay of a federation of that size and
+seed, and `samplers.py` draws larger graphs. A graph with more than EDGES_MAX directed edges raises an error that names
 the largest size that fits.
 
 A phase is a scipy.sparse CSR array (P, P) with 1.0 at [src, dst] for each directed edge; an undirected edge is two. The
@@ -34,7 +34,7 @@ from fedpeer.topology.samplers import (
     small_world_edges,
 )
 
-#: Members up to which networkx draws the very overlay of a federation, in half a second at most.
+#: Members up to which networkx draws the same overlay as in a federation, in half a second at most.
 SAME_MEMBERS_MAX = 500
 _MEMBERS_MAX = 10_000_000
 #: Directed edges of all phases: 12 bytes each, and with lost messages some 60 more for transfers under way.
@@ -42,9 +42,9 @@ EDGES_MAX = 32_000_000
 COMPLETE_MEMBERS_MAX = math.isqrt(EDGES_MAX)
 #: Graphs with random edges.
 DRAWN = ("k-regular", "erdos-renyi", "small-world")
-#: Members for each unit of degree, at least: in a denser graph, edges drawn again would be invalid too.
+#: Least number of members for each unit of degree: in a denser graph, edges that are drawn again would be invalid, too.
 _SPARSE_PART = 8
-#: Random graphs of degree 3 and more that are not connected are drawn again; so many in a row do not happen.
+#: Most draws of a random graph of degree 3 and more, which is drawn again if it is not connected; in practice fewer do.
 _DRAWN_MAX = 100
 
 
@@ -59,8 +59,8 @@ class WideGraph:
     members   number of members
     phases    (P, P) CSR each; exchange e uses phases[e % len(phases)]; empty: a complete graph without stored edges
     complete  whether all members are neighbors
-    shape     shape of the torus whose places the members are, in order, if the graph looks the same from every member,
-              so that its eigenvalues are a Fourier transform; else None
+    shape     shape of the torus on which the members are placed in order, if the graph looks the same from every
+              member, so that its eigenvalues are a Fourier transform; else None
     degree    degree of a random regular graph of more than SAME_MEMBERS_MAX members; else None
     remarks   notes for the user, such as edges that were added
     """
@@ -140,8 +140,8 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
 def matched(graph: WideGraph, draws: np.random.Generator) -> Index:
     """Draw a maximal matching; return the indices in `graph.union` of its edges.
 
-    These are the edges that `mixing.random_matching` takes from the same draws one after the other: in each pass, all
-    edges that come before all others at both of their ends are taken at once, and the edges that touch them go out.
+    `mixing.random_matching` takes the same edges from the same draws, one after the other. Here each pass takes at once
+    all edges that come first at both of their ends, and removes the edges that touch them.
     """
     a_E, b_E = graph.union
     edge_K = draws.permutation(len(a_E))
@@ -152,7 +152,7 @@ def matched(graph: WideGraph, draws: np.random.Generator) -> Index:
     while len(edge_K):
         place_K = np.arange(len(edge_K))
         ends = np.stack([a_K, b_K], axis=1).ravel()[::-1]
-        first_P[ends] = np.repeat(place_K, 2)[::-1]  # the last write wins, which is the first place
+        first_P[ends] = np.repeat(place_K, 2)[::-1]  # the last write, which is the first place, wins
         now = (first_P[a_K] == place_K) & (first_P[b_K] == place_K)
         taken.append(edge_K[now])
         busy_P[a_K[now]] = busy_P[b_K[now]] = True
@@ -228,13 +228,13 @@ def _doubling(members: int) -> list[int]:
     return [1 << i for i in range((members - 1).bit_length())]
 
 
-#: For each phase the distances, in places, to the recipients.
+#: The distances, in places, to the recipients in each phase.
 _HOPS: dict[str, Callable[[int], list[list[int]]]] = {
     "exponential": lambda members: [_doubling(members)],
     "one-peer-exponential": lambda members: [[hop] for hop in _doubling(members)],
 }
 
-#: Expected number of directed edges of the graphs that may have too many, from members and settings.
+#: Expected number of directed edges, from members and settings, for the graphs that may have too many edges.
 _EDGES_OF: dict[str, Callable[..., float]] = {
     "k-regular": lambda members, degree=4: members * degree,
     "small-world": lambda members, degree=4, rewire=0.2: members * degree,

@@ -2,7 +2,7 @@
 
 CoCoA makes every node reach the same theta, however long it takes. The minibatch methods compute everything at the W
 with which the round began and scale the sum down, because steps at an old W do not add up. All take their orders of
-examples as arguments, like `sdca`; minibatch SGD is primal and keeps a W that comes from no dual variables.
+examples as arguments, like `sdca`; minibatch SGD is primal, and its W does not come from dual variables.
 
 Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and its released program: flops of a step,
 cost of communication, scaling beta. Jaggi et al., Communication-efficient distributed dual coordinate ascent, NIPS
@@ -36,15 +36,16 @@ _STEP_COST: dict[_Method, int] = {"mocha": 8, "cocoa": 8, "minibatch-sdca": 6, "
 _ROUND_COST: dict[_Network, int] = {"wifi": 10, "lte": 100, "3g": 1000}
 #: Speed of a phone, which turns the units into seconds.
 _FLOPS_PER_SECOND = 1e9
-#: CoCoA checks its local gap after every so many steps, and gives up after the most, both as in the program. A check
-#: costs more than the steps, so later checks are further apart: a tenth of the steps taken.
+#: Least steps between CoCoA's checks of its local gap, and its most steps, both as in the program. A check costs more
+#: than the steps, so later checks are further apart: by a tenth of the steps taken.
 STEPS_BETWEEN_LOOKS, LOOKS_APART, STEPS_MAX = 5, 10, 1000
 
 
 def time_of(method: _Method, network: _Network, steps_T: Sequence[int] | NDArray[np.int64]) -> int:
     """Return the time of one round in units of F flops, as in the papers' figures.
 
-    It is the sum of all nodes' steps, and one communication; in CoCoA every node takes as many steps as the slowest.
+    It is the sum of all nodes' steps, and one communication; in CoCoA every node takes as many steps as the slowest
+    node.
     """
     steps = len(steps_T) * max(steps_T) if method == "cocoa" else sum(steps_T)
     return int(_STEP_COST[method] * steps + _ROUND_COST[network])
@@ -73,9 +74,9 @@ def seconds_of(
 def cocoa_turn(
     loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor, curvature: float, permutation_S: Order, theta: float
 ) -> tuple[Tensor, Tensor, int]:
-    """Return a node's turn, which ends when its theta is certainly at most `theta`: (new alpha_S, delta_v_F, steps).
+    """Return a node's turn, which ends when its theta is known to be at most `theta`: (new alpha_S, delta_v_F, steps).
 
-    The local duality gap certifies it (`dual.theta_bound`), since the optimum is not known. At most `STEPS_MAX` steps.
+    The optimum is not known, so the local duality gap certifies it (`dual.theta_bound`). At most `STEPS_MAX` steps.
     """
     order_H = cyclic(permutation_S, STEPS_MAX)
     start = subproblem(loss, task, alpha_S, alpha_S, w_F, curvature)
@@ -111,7 +112,7 @@ def minibatch_sdca_turn(
     """Return a node's turn, (new alpha_S, delta_v_F).
 
     Args:
-        part: how much of each example's own change is taken, in (0, 1].
+        part: fraction of each example's own change that is taken, in (0, 1].
     """
     assert 0 < part <= 1, "beta is at most the number of examples"
     to_S = alpha_S.clone()

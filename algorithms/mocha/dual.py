@@ -27,7 +27,7 @@ class DualTask:
 
     x_SF     (S, F) float64, S >= 1 examples
     y_S      (S,) float64 labels: -1 or 1, or numbers for the squared loss
-    weight   c_t, what each example's loss counts: 1 (`summed`) or 1 / S (`averaged`)
+    weight   c_t, weight of each example's loss: 1 (`summed`) or 1 / S (`averaged`)
     """
 
     x_SF: Tensor
@@ -59,7 +59,7 @@ class DualTask:
         return self.x_SF @ self.x_SF.mT
 
     def v_F(self, alpha_S: Tensor) -> Tensor:
-        """Return v_t = c_t X_t alpha_t, (F,): all that the others need of this task's dual variables."""
+        """Return v_t = c_t X_t alpha_t, (F,): all that other tasks need of this task's dual variables."""
         return (alpha_S @ self.x_SF) * self.weight
 
 
@@ -86,7 +86,7 @@ def conjugate_regulariser(v_TF: Tensor, coupling_TT: Tensor) -> Tensor:
 
 
 def regulariser(w_TF: Tensor, coupling_TT: Tensor) -> Tensor:
-    """Return R(W) = 1/2 tr(W^T M^-1 W), (...), for a W that comes from no dual variables; by one linear solve."""
+    """Return R(W) = 1/2 tr(W^T M^-1 W), (...), by one linear solve, for a W that does not come from dual variables."""
     slope_TF: Tensor = torch.linalg.solve(coupling_TT, w_TF)
     return (w_TF * slope_TF).sum((-2, -1)) / 2
 
@@ -115,11 +115,11 @@ def v_of(tasks: Sequence[DualTask], alphas: Sequence[Tensor]) -> Tensor:
 
 
 def gap_of(loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor) -> float:
-    """Return one task's part of the duality gap, >= 0, which its node can compute alone.
+    """Return one task's part of the duality gap, >= 0, which the task's node can compute alone.
 
-    P + D = sum_t c_t sum_i loss(z_ti) + loss*(-alpha_ti) + alpha_ti z_ti, since R(W) + R*(V) = <V, W>: terms that are
-    never negative (Fenchel, Young), so that no digits are lost as the gap closes. With r = w_t + sigma' M_tt delta_v in
-    the place of w_t it is the gap of the local subproblem.
+    P + D = sum_t c_t sum_i loss(z_ti) + loss*(-alpha_ti) + alpha_ti z_ti, since R(W) + R*(V) = <V, W>: its terms are
+    never negative (Fenchel, Young), so no digits are lost as the gap closes. With r = w_t + sigma' M_tt delta_v in the
+    place of w_t it is the gap of the local subproblem.
     """
     score_S = task.x_SF @ w_F
     terms_S = loss.value(score_S, task.y_S) + loss.conjugate(alpha_S, task.y_S) + alpha_S * score_S
@@ -155,12 +155,12 @@ def subproblem(
     curvature: float,
     constant: float = 0.0,
 ) -> float:
-    """Return G_t, which is to be minimised over new_alpha = alpha + delta alpha.
+    """Return the subproblem's objective G_t, to be minimised over new_alpha = alpha + delta alpha.
 
     Args:
         curvature: sigma' M_tt.
-        constant: R*(V) / T makes the sum over tasks of G_t at alpha the dual itself, and at new alphas a bound above
-            it; nothing else depends on it.
+        constant: with R*(V) / T, the sum over tasks of G_t is the dual itself at alpha, and an upper bound of the dual
+            at new alphas; nothing else depends on it.
     """
     delta_v_F = task.v_F(new_alpha_S - alpha_S)
     quadratic = w_F @ delta_v_F + curvature / 2 * delta_v_F.square().sum()
@@ -170,7 +170,7 @@ def subproblem(
 def theta(reached: float, start: float, optimum: float) -> float:
     """Return (G(delta) - G*) / (G(0) - G*): 0 for an exact solution, 1 for no progress.
 
-    It is 0 as well where nothing was left to gain.
+    It is also 0 if the start is the optimum.
     """
     return (reached - optimum) / (start - optimum) if start > optimum else 0.0
 

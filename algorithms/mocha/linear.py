@@ -1,7 +1,7 @@
 """A client's examples as a task of MOCHA: a network of one linear layer with one output, and signs for classes.
 
 The network's weights in their flat order are the task's w_t (F,): its bias, if it has one, is the weight of a feature
-that is always 1, and is regularised like the others. The authors' program has none (`linear:bias=false`).
+that is always 1, and is regularised like the others. The authors' program has no bias (`linear:bias=false`).
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from fedpeer.algorithms.training_context import TrainingContext
 
 
 def check_linear(context: TrainingContext, name: str, *, squared: bool) -> None:
-    """Check that the context's network and loss are those of a task.
+    """Check that the context's network and loss suit a task.
 
     Args:
         name: the algorithm, for the message.
         squared: whether the local loss takes any numbers as labels.
 
     Raises:
-        AlgorithmError: they are not; the message says what to write.
+        AlgorithmError: they do not; the message says what to write.
     """
     layers = [
         each for each in context.module.modules() if not list(each.children()) and not isinstance(each, nn.Flatten)

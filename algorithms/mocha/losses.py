@@ -3,7 +3,7 @@
 A loss is a function of a score z = w x and a label y: -1 or 1 for the three classification losses, any number for the
 squared loss. Its dual variable alpha carries the sign of the label, so that b = y alpha lies in [0, 1] for
 classification. `coordinate` is compiled, because it is the innermost operation of the local solver; everything else
-takes any leading dimensions. No data and no regulariser here.
+takes any leading dimensions. This module knows neither data nor regulariser.
 
 Sources: Shalev-Shwartz, Zhang, Stochastic dual coordinate ascent methods for regularized loss minimization, JMLR 2013
 (section 3 smoothed hinge, section 6.2 updates); Yu, Huang, Lin, Dual coordinate descent methods for logistic regression
@@ -23,8 +23,8 @@ from torch.nn import functional
 
 _HINGE, _LOGISTIC, _SQUARED = 0, 1, 2
 
-#: Most steps of the safeguarded Newton search. Near the solution each step doubles its digits, elsewhere it halves the
-#: bracket: 100 halvings take the widest bracket that matters, 1e14, to the last bit.
+#: Most steps of the safeguarded Newton search. Near the solution each step doubles the number of right digits,
+#: elsewhere it halves the bracket: 100 halvings reduce the widest bracket that matters, 1e14, to the last bit.
 _NEWTON_STEPS_MAX = 100
 
 
@@ -34,7 +34,7 @@ class DualLoss:
 
     value(z_S, y_S)           the loss itself
     slope(z_S, y_S)           a subgradient of it in z
-    conjugate(alpha_S, y_S)   the conjugate at -alpha; infinite where alpha is infeasible
+    conjugate(alpha_S, y_S)   the loss's conjugate at -alpha; infinite where alpha is infeasible
     smoothing                 gamma of the smoothed hinge, in units of the margin; 0 elsewhere
     code                      for `coordinate`
     """
@@ -50,7 +50,7 @@ class DualLoss:
 def smoothed_hinge(smoothing: float) -> DualLoss:
     """Return the hinge with its corner rounded over a width of `smoothing` >= 0 below the margin 1; 0 is the hinge.
 
-    It is max(0, 1 - yz) - smoothing / 2, and quadratic where the margin is missed by less than `smoothing`. The
+    It is max(0, 1 - yz) - smoothing / 2, but quadratic where the margin is missed by less than `smoothing`. The
     conjugate at -alpha is -b + smoothing b^2 / 2 with b = y alpha in [0, 1]; the loss is (1 / smoothing)-smooth.
     """
     assert smoothing >= 0, "a width"
@@ -78,7 +78,7 @@ def _logistic_conjugate(alpha_S: Tensor, y_S: Tensor) -> Tensor:
 
 
 HINGE = smoothed_hinge(0.0)
-#: log(1 + exp(-yz)); conjugate b log b + (1 - b) log(1 - b).
+#: log(1 + exp(-yz)), with the conjugate b log b + (1 - b) log(1 - b).
 LOGISTIC = DualLoss(
     "logistic",
     lambda z_S, y_S: functional.softplus(-y_S * z_S),
@@ -86,7 +86,7 @@ LOGISTIC = DualLoss(
     _logistic_conjugate,
     _LOGISTIC,
 )
-#: (z - y)^2 / 2 for any number y; conjugate alpha^2 / 2 - alpha y.
+#: (z - y)^2 / 2 for any number y, with the conjugate alpha^2 / 2 - alpha y.
 SQUARED = DualLoss(
     "squared",
     lambda z_S, y_S: (z_S - y_S).square() / 2,

@@ -1,8 +1,8 @@
 """The relations of tasks from their weights W (T, F): updates of Omega, or of its inverse Sigma, and the coupling.
 
-Each relation has the form in which it exists without an inverse: the trace-constrained and the clustered one are a
-covariance Sigma, the mean-regularised and the sparse one a precision Omega. Either gives the coupling M of the
-package's docstring, and the W step needs nothing else. An update depends on W alone, never on data, and is made at the
+Each relation has the form that needs no inverse: the trace-constrained and the clustered relation are a covariance
+Sigma, the mean-regularised and the sparse relation a precision Omega. Either form gives the coupling M (see the
+package's docstring), and the W step needs nothing else. An update depends on W alone, never on data, and is made at the
 server.
 
 Sources: Smith et al., Federated multi-task learning, NIPS 2017, appendix B; Zhang, Yeung, A convex formulation for
@@ -24,7 +24,7 @@ from torch.nn import functional
 #: Most steps of the graphical lasso, and the relative distance of its two halves at which it stops. Thirty tasks take
 #: 100 to 1300 steps, about a second, down to a penalty of a hundredth of the variance; a far weaker one takes them all.
 LASSO_STEPS_MAX, LASSO_TOLERANCE = 2000, 1e-10
-#: Parts of the step to the best Sigma of the dual that are tried.
+#: Fractions that are tried of the step to the best Sigma of the dual.
 _DUAL_PARTS = (1.0, 0.999, 0.99, 0.9, 0.5, 0.0)
 
 
@@ -43,7 +43,7 @@ def coupling_of_penalty(a_TT: Tensor) -> Tensor:
 
 
 def coupling_of_covariance(sigma_TT: Tensor, lambda1: float, lambda2: float = 0.0) -> Tensor:
-    """Return M = 1/2 Sigma (lambda1 I + lambda2 Sigma)^-1, that of the same R(W) with Omega = Sigma^-1.
+    """Return M = 1/2 Sigma (lambda1 I + lambda2 Sigma)^-1, the M of the same R(W) with Omega = Sigma^-1.
 
     It exists for a singular Sigma as well. The program's (lambda / 2) tr(W^T Omega W) is lambda1 = lambda / 2, lambda2
     = 0: M = Sigma / lambda.
@@ -57,9 +57,8 @@ def trace_constrained(w_TF: Tensor, floor: float = 1e-3) -> Tensor:
     """Return Sigma = (W W^T)^1/2 / tr(.), which minimises tr(W^T Sigma^-1 W) under tr Sigma = 1, (..., T, T).
 
     Args:
-        floor: the part of Sigma that is I / T instead, in [0, 1]. It keeps Sigma positive definite and the tasks'
-            models free of one another where W has few directions, or none yet: W = 0 gives I / T, where the method
-            starts.
+        floor: the part of Sigma that is I / T instead, in [0, 1]. It keeps Sigma positive definite, and the tasks'
+            models independent, where W has few directions, or none yet: W = 0 gives I / T, where the method starts.
     """
     vectors_TK, singular_K, _ = torch.linalg.svd(w_TF, full_matrices=False)
     tasks = w_TF.shape[-2]
@@ -86,7 +85,7 @@ class Clustering:
     singular_T   (..., T) singular values of W, ascending; Q has the eigenvectors that belong to them
     q_T          (..., T) eigenvalues of Q in [0, 1], which sum to the number of clusters
     q_TT         (..., T, T) Q itself
-    eta          > 0, of the covariance eta I + Q
+    eta          > 0, the eta of the covariance eta I + Q
     """
 
     singular_T: Tensor
@@ -113,7 +112,7 @@ def clustered(w_TF: Tensor, eta: float, clusters: float) -> Clustering:
     padded_TF = functional.pad(w_TF, (0, max(0, tasks - features)))
     vectors_TT, descending_T, _ = torch.linalg.svd(padded_TF, full_matrices=False)
     vectors_TT, singular_T = vectors_TT.flip(-1), descending_T.flip(-1)
-    # Directions in which W is zero are all alike: with equally small values they share what is left over.
+    # Directions in which W is zero are interchangeable: with equally small values they share the rest of the sum.
     least = 1e-12 * singular_T[..., -1:].clamp(min=1e-290)
     s_T = singular_T.maximum(least)
     corner_C = torch.cat([eta / s_T, (1 + eta) / s_T], -1).sort(-1).values
@@ -159,7 +158,7 @@ def sparse_precision(w_TF: Tensor, lambda1: float, lambda2: float) -> Precision:
 def _graphical_lasso(covariance_TT: Tensor, alpha_TT: Tensor) -> Precision:
     """Return the Omega that minimises tr(S Omega) - log|Omega| + sum alpha |Omega|, for an S of mean variance 1.
 
-    By alternating directions: X, smooth and positive definite, and Z, sparse, are drawn to one another by `pull`.
+    The method is alternating directions: `pull` draws X, smooth and positive definite, and Z, sparse, to one another.
     """
     z_TT, u_TT, pull = torch.eye(len(covariance_TT), dtype=covariance_TT.dtype), torch.zeros_like(covariance_TT), 1.0
     for done in range(LASSO_STEPS_MAX):
@@ -172,7 +171,8 @@ def _graphical_lasso(covariance_TT: Tensor, alpha_TT: Tensor) -> Precision:
         apart, moved = (x_TT - z_TT).norm(), pull * (z_TT - before_TT).norm()
         if apart <= LASSO_TOLERANCE * x_TT.norm() and moved <= LASSO_TOLERANCE * (pull * u_TT).norm():
             break
-        # The pull that balances the two is adapted on the way, but not in the second half, where it would disturb.
+        # The pull that balances the two is adapted in the first half of the steps only: later it would disturb
+        # convergence.
         if done % 10 == 0 and done < LASSO_STEPS_MAX // 2 and not moved / 10 <= apart <= moved * 10:
             factor = 2.0 if apart > moved else 0.5
             pull, u_TT = pull * factor, u_TT / factor
@@ -186,7 +186,7 @@ def _least(covariance_TT: Tensor, within_TT: Tensor) -> float:
     """Return a bound below the minimum of the graphical lasso: the dual, log|Sigma| + T, where |Sigma - S| <= alpha.
 
     `within_TT` satisfies this bound alpha. S plus all of it is the best such Sigma at the end, but need not be positive
-    definite before; S plus a part of it is, since S is.
+    definite before. S plus a part of it is positive definite, since S is.
     """
     determinants = (_log_determinant(covariance_TT + part * within_TT) for part in _DUAL_PARTS)
     return max(determinants) + len(covariance_TT)

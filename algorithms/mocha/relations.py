@@ -1,9 +1,8 @@
 """The relations of the tasks as one setting: the first coupling, and the next one from the weights.
 
-Under each name the objective is  sum of losses + lam/2 tr(W^T Omega W) + ridge |W|^2  with another Omega, learned or
-                                  not; only its coupling M (T, T) is used (`omega`). Two names are the baselines:
-                                  `local`, where no task knows of any other, and `global`, where one model serves all,
-                                  the limit of models drawn to their mean ever more strongly.
+The objective is  sum of losses + lam/2 tr(W^T Omega W) + ridge |W|^2.  Each name has its own Omega, learned or not, and
+only the coupling M (T, T) of Omega is used (`omega`). Two names are baselines: `local`, where no task knows of another,
+and `global`, where one model serves all tasks: the limit of an ever stronger pull of the models to their mean.
 """
 
 from __future__ import annotations
@@ -41,7 +40,7 @@ class Relations:
                default 0.01
 
     Raises:
-        AlgorithmError: a number is out of its bounds; the message says what can be written.
+        AlgorithmError: a number is out of its bounds; the message says which values are allowed.
     """
 
     kind: Kind
@@ -75,7 +74,7 @@ class Relations:
         return self.kind in _LEARNED
 
     def start(self) -> Tensor:
-        """Return the first coupling, (T, T) float64: that of W = 0; with the graphical lasso, that of Omega = I."""
+        """Return the first coupling, (T, T) float64: the one of W = 0, or with the graphical lasso of Omega = I."""
         eye_TT = torch.eye(self.tasks, dtype=torch.float64)
         match self.kind:
             case "trace-constrained" | "fixed":
@@ -113,12 +112,12 @@ class Relations:
 
 
 def correlations(coupling_TT: Tensor) -> Tensor:
-    """Return M_tt' / sqrt(M_tt M_t't'), (T, T) in [-1, 1]: the penalty is that of weights with covariance M."""
+    """Return M_tt' / sqrt(M_tt M_t't'), (T, T) in [-1, 1]: the penalty treats M as the covariance of the weights."""
     deviation_T = coupling_TT.diagonal().sqrt()
     return (coupling_TT / torch.outer(deviation_T, deviation_T)).clamp(-1, 1).fill_diagonal_(1)
 
 
 def require(name: str, value: object, holds: bool, wanted: str) -> None:
-    """Raise an AlgorithmError if the condition on a setting does not hold; `wanted` says what can be written."""
+    """Raise an AlgorithmError if the condition on a setting does not hold; `wanted` says which values are allowed."""
     if not holds:
         raise AlgorithmError(f"{name} = {value}: write {wanted}")

@@ -1,10 +1,10 @@
 """MOCHA's local solver, stochastic dual coordinate ascent, and the budgets of its nodes.
 
-A node knows its own task and dual variables, w_t, and its curvature sigma' M_tt. It goes through its examples in an
-order that it is given, minimises the subproblem over one dual variable at a time, and sends delta v_t, F numbers. The
-length of the order is the node's budget, so that theta is whatever the node reaches; a dropped node has an empty order.
-The loop is compiled by numba. W is never stored: it follows from V and the present coupling, so a new coupling changes
-it at once.
+A node knows its own task and dual variables, w_t, and its curvature sigma' M_tt. It goes through its examples in a
+given order, minimises the subproblem over one dual variable at a time, and sends delta v_t (F numbers). The length of
+the order is the node's budget, and theta is the accuracy that the node reaches with it; a dropped node has an empty
+order. The loop is compiled by numba. W is never stored: it follows from V and the present coupling, so a new coupling
+changes it at once.
 
 Source: Smith et al., Federated multi-task learning, NIPS 2017, algorithm 1; Shalev-Shwartz, Zhang, JMLR 2013.
 """
@@ -21,10 +21,10 @@ from fedpeer.algorithms.mocha.losses import DualLoss, coordinate
 
 Order = NDArray[np.int64]
 
-#: A task with at most this many times as many examples as features is solved with its Gram matrix: there a step that
-#: changes something costs S, without it 2 F. Above this bound the matrix would also be larger than twice the data.
+#: A task with at most this many times as many examples as features is solved with its Gram matrix: with it a step that
+#: changes something costs S, and without it 2 F. Above this bound the matrix would also be larger than twice the data.
 EXAMPLES_BY_GRAM = 2
-#: A matrix that serves a single turn pays for itself if the turn has at least this many passes for each example.
+#: A matrix that serves a single turn saves time if the turn has at least this many passes for each example.
 _PASSES_BY_GRAM = 1 / 8
 
 
@@ -43,7 +43,7 @@ def solve(
     Args:
         curvature: sigma' M_tt > 0.
         order_H: (H,) indices of examples, one exact coordinate step each.
-        once: whether the task, and its Gram matrix with it, is thrown away after this turn.
+        once: whether the task, with its Gram matrix, is discarded after this turn.
 
     The arguments are not changed.
     """
@@ -94,7 +94,7 @@ def cyclic(permutation_S: Order, steps: int) -> Order:
 
 
 def reshuffled(examples: int, steps: int, draws: np.random.Generator) -> Order:
-    """Return an order of this many steps: passes over fresh permutations of the examples, the last one cut short."""
+    """Return an order of this many steps: passes over fresh permutations of the examples, the last pass cut short."""
     passes = [draws.permutation(examples) for _ in range(-(-steps // examples))]
     return np.concatenate([np.empty(0, np.int64), *passes])[:steps]
 
@@ -107,12 +107,13 @@ def budgets(
 ) -> NDArray[np.int64]:
     """Return the number of steps that each node takes in this round, (T,).
 
-    It is a fraction of the node's points drawn from U(low, high), at least one, or 0 for a node that is dropped.
+    It is a fraction, drawn from U(low, high), of the node's points, at least one step, or 0 for a dropped node.
 
     Args:
-        points_T: (T,) each node's own number of examples (the program), or the smallest for all (the paper).
-        fractions: (low, high): (0.1, 1) for systems that differ much, (0.9, 1) for systems that differ little, equal
-            for no difference.
+        points_T: (T,) each node's own number of examples (the program), or the smallest number for all nodes (the
+            paper).
+        fractions: (low, high): (0.1, 1) for systems that differ much, (0.9, 1) for systems that differ little, two
+            equal numbers for equal systems.
         dropping_T: (T,) probability that the node sends nothing, with 0 steps. With 1 for some node the method
             converges to a wrong point.
     """

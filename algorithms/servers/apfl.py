@@ -1,15 +1,15 @@
 """APFL: each client mixes a model of its own with the server's, and learns how much of each.
 
 A client has v, its own model; w, its copy of the server's model; and alpha, the weight of v. It predicts with the mix
-alpha v + (1 - alpha) w. In each step, from the values before it, with one batch and f the client's loss:
+alpha v + (1 - alpha) w. Each step uses the values before it and one batch; f is the client's loss:
 
     w <- w - lr grad f(w)        v <- v - lr alpha grad f(mix)        alpha <- alpha - lr <v - w, grad f(mix)>
 
-w is sent and averaged as in FedAvg. v has the gradient of f(mix) with respect to v, hence the factor alpha. alpha moves
-in the first step of a round only, and is kept in [0, 1].
+w is sent and averaged as in FedAvg. v has the gradient of f(mix) with respect to v, hence the factor alpha. alpha
+changes only in the first step of a round, and is kept in [0, 1].
 
 Source: Deng, Kamani, Mahdavi, Adaptive Personalized Federated Learning, 2020, Algorithm 1 and the section on adaptively
-updating alpha. The paper counts clients alike; the mean here is weighted by n_k as in FedAvg.
+updating alpha. The paper gives all clients the same weight; here the mean is weighted by n_k as in FedAvg.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 
 @dataclass(frozen=True, eq=False)
 class MixingClient(Local):
-    """State of a client: w after its last training, n_k, its own model, and the weight of that.
+    """State of a client: w after its last training, n_k, its own model v, and the weight of v.
 
     own_n   (..., n) v
     alpha   (...) weight of v in its mix, in [0, 1]

@@ -1,17 +1,18 @@
 """FedALA: before its local steps a client learns how much of the server's head, weight by weight, it takes over.
 
-A client begins a round with the server's base, and with the head own + W * (server's - own), elementwise. Its W in
-[0, 1] goes down the gradient of its loss at that model, and is kept between rounds:
+A client begins a round with the server's base, and with the head own + W * (server's - own), elementwise. W, in [0, 1],
+takes steps down the gradient of the client's loss at that model, and is kept between rounds:
 
     W <- clip(W - eta * grad f * (server's - own), 0, 1)
 
-Then the whole model is trained and sent as in FedAvg. W begins as 1, and a client's first round takes the server's
-model as it is. In its second round it learns W in several passes; in later rounds one pass suffices.
+Then the whole model is trained and sent as in FedAvg. W is 1 at first, so a client's first round takes the server's
+model unchanged. In its second round it learns W in several passes; in later rounds one pass suffices.
 
 Source: Zhang, Hua, Wang, Song, Xue, Ma, Guan, FedALA: Adaptive Local Aggregation for Personalized Federated Learning,
-AAAI 2023, Algorithm 1. The paper learns W on a share of the client's examples, drawn in each round; here it is that
-share of the round's batches, which are in random order. In the second round the paper passes over them until several
-losses in a row are alike; here a setting says how often, so that every engine takes as many steps.
+AAAI 2023, Algorithm 1. The paper learns W on a share of the client's examples, drawn in each round; here W is learned
+on that share of the round's batches, which are in random order. In the second round the paper passes over the examples
+until several losses in a row are similar; here a setting gives the number of passes, so that every engine takes equally
+many steps.
 """
 
 from __future__ import annotations
@@ -34,9 +35,9 @@ from fedpeer.slicing.flat import gather_group, scatter_
 
 @dataclass(frozen=True, eq=False)
 class WeighingClient(Local):
-    """State of a client: its trained model, n_k, and how it takes over the server's head of D parameters.
+    """State of a client: its trained model, n_k, and its weights of the server's head, which has D parameters.
 
-    weight_D   (..., D) W, share of the server's number in each parameter of the head, in [0, 1]
+    weight_D   (..., D) W, share of the server's value in each parameter of the head, in [0, 1]
     rounds     (...) int64, number of rounds in which it has trained
     """
 

@@ -1,11 +1,11 @@
-"""FedAvgM: FedAvg whose server has momentum, so that rounds with few clients, or with odd ones, move its model less.
+"""FedAvgM: FedAvg whose server has momentum, so that rounds with few, or unusual, clients move its model less.
 
-With x the server's model, mean(x_k) that of the clients' trained models, weighted by n_k, and v = 0 at the start:
+With x the server's model, mean(x_k) the mean of the clients' trained models, weighted by n_k, and v = 0 at the start:
 
     v <- momentum * v + (mean(x_k) - x)        x <- x + server_lr * v
 
 Source: Hsu, Qi, Brown, Measuring the Effects of Non-Identical Data Distribution for Federated Visual Classification,
-2019, section 4.2. The rate is that of Reddi et al. 2021 (`fedopt.py`); the paper has no other than 1.
+2019, section 4.2. The rate is that of Reddi et al. 2021 (`fedopt.py`); in the paper it is 1.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class MovingModel(ServerModel):
 class FedAvgM(FedAvg):
     """FedAvg with momentum at the server: its model goes on in the direction of earlier rounds.
 
-    Running statistics of normalisation take the clients' mean, since momentum could make a variance negative.
+    Running statistics of normalisation become the clients' mean, since momentum could make a variance negative.
 
     Args:
         server_lr: rate of the server's steps, > 0; default 1.0. With 1 and momentum 0 it is FedAvg.
@@ -58,7 +58,7 @@ class FedAvgM(FedAvg):
     def close(self, server: ServerModel, updates: Local) -> MovingModel:
         assert isinstance(server, MovingModel), "the state that it began with"
         mean_n, kept_n = super().close(server, updates).model_n, self.momentum * server.velocity_n
-        # A rate of 1 takes the mean itself, and not the model plus a difference, which is rounded.
+        # With a rate of 1 this is the mean itself, not the model plus a difference, which is rounded.
         model_n = torch.lerp(server.model_n, mean_n, self.server_lr) + self.server_lr * kept_n
         velocity_n = kept_n + (mean_n - server.model_n)
         return MovingModel(with_statistics(model_n, mean_n, self.context.layout), velocity_n)

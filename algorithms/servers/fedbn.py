@@ -4,7 +4,7 @@ Normalisation adapts a network to the client's own features, such as the colours
 `learning.buffers: local` does the same under every algorithm.
 
 Source: Li, Jiang, Zhang, Kamp, Dou, FedBN: Federated Learning on Non-IID Features via Local Batch Normalization, ICLR
-2021, Algorithm 1. The paper counts clients alike; the mean here is weighted by n_k as in FedAvg.
+2021, Algorithm 1. The paper gives all clients the same weight; here the mean is weighted by n_k as in FedAvg.
 """
 
 from __future__ import annotations

@@ -11,7 +11,7 @@ With change = mean(x_k) - x, the mean weighted by n_k as in FedAvg, and elementw
 m begins as 0 and v as tau^2. There is no bias correction.
 
 Source: Reddi, Charles, Zaheer, Garrett, Rush, Konecny, Kumar, McMahan, Adaptive Federated Optimization, ICLR 2021,
-Algorithm 2. Defaults of beta1, beta2 and tau are those of its experiments; it chooses the rate for each task.
+Algorithm 2. Defaults of beta1, beta2 and tau are those of its experiments; the paper tunes the rate for each task.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ class ServerMoments(ServerModel):
 
 @dataclass(frozen=True)
 class AdaptiveServer(FedAvg):
-    """FedAvg whose server takes adaptive steps; the second moment is left to the algorithms that derive from this one.
+    """FedAvg whose server takes adaptive steps; derived algorithms define the second moment.
 
-    Running statistics of normalisation take the clients' mean, since a step could make a variance negative.
+    Running statistics of normalisation become the clients' mean, since a step could make a variance negative.
 
     Args:
         server_lr: rate of the server's steps, > 0, in units of the weights; default 0.1.
         beta1: share of the first moment that a round keeps, in [0, 1).
-        tau: degree of adaptivity, > 0: changes far below it are treated alike; default 1e-3.
+        tau: degree of adaptivity, > 0: all changes far below it have the same scale; default 1e-3.
     """
 
     _: KW_ONLY
@@ -79,7 +79,7 @@ class AdaptiveServer(FedAvg):
 
     @abstractmethod
     def second(self, second_n: Tensor, square_n: Tensor) -> Tensor:
-        """Return the second moment v after a round, (n,) >= 0, from that before it and the squared change, (n,)."""
+        """Return the second moment v after a round, (n,) >= 0, from the v before it and the squared change, (n,)."""
 
     def server_fault(self, server: ServerModel) -> Rejection | None:
         assert isinstance(server, ServerMoments)

@@ -22,7 +22,7 @@ from fedpeer.slicing.flat import gather_group, scatter_
 
 @dataclass(frozen=True)
 class PartOfFedAvg(FedAvg):
-    """FedAvg of a part of the network, the base: the rest stays with the client, and the server holds nothing of it."""
+    """FedAvg of a part of the network, the base: the rest stays with the client, and the server never has it."""
 
     def __post_init__(self) -> None:
         assert len(self.base_D), "something is shared"
@@ -34,7 +34,7 @@ class PartOfFedAvg(FedAvg):
 
     @abstractmethod
     def shared(self) -> Tensor:
-        """Return the places of what is shared in a client's parameters, (D,) int64."""
+        """Return the places of the shared part in a client's parameters, (D,) int64."""
 
     def start_server(self, values_n: Tensor) -> ServerModel:
         return ServerModel(gather_group(values_n, self.base_D))

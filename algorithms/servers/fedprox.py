@@ -1,9 +1,9 @@
-"""FedProx: FedAvg whose clients are held near the server's model, by (mu / 2) * ||w - w_server||^2.
+"""FedProx: FedAvg whose clients are held near the server's model by the term (mu / 2) * ||w - w_server||^2.
 
 Source: Li, Sahu, Zaheer, Sanjabi, Talwalkar, Smith, Federated Optimization in Heterogeneous Networks, 2020, Algorithm
 2, with the inexact solution taken by a number of local steps. The mean is weighted by n_k as in FedAvg: the paper
 samples by n_k and averages uniformly, which is the same in expectation. The server's rate is that of Reddi et al. 2021
-(`fedopt.py`); the paper has no other than 1.
+(`fedopt.py`); in the paper it is 1.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """FedRep: FedPer, but the head is trained first, on the base as received, and then the base under that head.
 
 Source: Collins, Hassani, Mokhtari, Shakkottai, Exploiting Shared Representations for Personalized Federated Learning,
-2021, Algorithm 1. The paper takes one base step a round and counts clients alike; here the base takes the rest of the
-round's steps, and the mean is weighted by n_k as in FedAvg.
+2021, Algorithm 1. The paper takes one base step a round and gives all clients the same weight; here the base takes the
+rest of the round's steps, and the mean is weighted by n_k as in FedAvg.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""FlexLoRA: the server averages what adapters add to their layers, and not their factors one by one.
+"""FlexLoRA: the server averages the products that adapters add to their layers, not the adapters' factors.
 
 The mean of products B A is not the product of the means. The server forms the mean of the products, whose rank may be
 the sum of the clients' ranks, and cuts it to the adapters' rank by its singular values, which is the best
@@ -22,7 +22,7 @@ from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.slicing.network import TensorSpec
 
-#: A singular value is rounding up to this part of the largest one: it is what factors in float32 leave.
+#: Singular values up to this fraction of the largest one are rounding errors of factors in float32.
 _NO_VALUE = 1e-7
 
 
@@ -30,7 +30,7 @@ _NO_VALUE = 1e-7
 class Factors:
     """Places of an adapter's two factors: an (outputs, rank) matrix `left` times a (rank, inputs) matrix `right`.
 
-    turned   whether the tensors hold the transposes, as those of an embedding do
+    turned   whether the tensors hold the transposes, as an embedding's tensors do
     """
 
     left: TensorSpec
@@ -70,7 +70,7 @@ class FlexLora(FedAvg):
         return tuple(found)
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:
-        """Return the mean of the clients' models, with each adapter the best of its rank for the mean product."""
+        """Return the mean of the clients' models; each adapter best approximates the mean product."""
         model_n = super().close(server, updates).model_n.clone()
         shares_K = updates.examples.double() / updates.examples.double().sum()
         for each in self.adapters:
@@ -84,9 +84,9 @@ class FlexLora(FedAvg):
 def best_factors(shares_K: Tensor, left_KOr: Tensor, right_KrF: Tensor) -> tuple[Tensor, Tensor]:
     """Return the factors (O, r) and (r, F) of the best approximation of rank r of sum_k share_k left_k right_k.
 
-    Both factors have the same singular values, the square roots of those of the product. Where it has none, since few
-    examples have been seen, the right factor has 1, so that these dimensions can still learn: with both factors 0
-    neither would ever have a gradient.
+    Both factors have the same singular values, the square roots of those of the product. Where a singular value is 0,
+    since few examples have been seen, the right factor has 1, so that these dimensions can still learn: with both
+    factors 0 neither would ever have a gradient.
     """
     rank = left_KOr.shape[-1]
     stacked_left = (shares_K[:, None, None] * left_KOr).movedim(0, 1).flatten(1)

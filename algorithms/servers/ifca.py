@@ -1,7 +1,8 @@
 """IFCA: the server holds several models, and each client trains the one that fits its examples best.
 
 Source: Ghosh, Chung, Yin, Ramchandran, An Efficient Framework for Clustered Federated Learning, 2020, Algorithm 1 with
-model averaging (option II). The paper counts clients alike; the means here are weighted by n_k as in FedAvg.
+model averaging (option II). The paper gives all clients the same weight; here the means are weighted by n_k as in
+FedAvg.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
         return torch.stack(totals).argmin(0).reshape(batches.index.shape[:-2])
 
     def changes(self, broadcast: Models, updates: Estimated) -> dict[str, Tensor]:
-        last = len(broadcast.model_Cn) - 1  # whoever names another model is not averaged, and is compared with some
+        last = len(broadcast.model_Cn) - 1  # an unknown cluster is not averaged: any model will do
         return {"model_n": updates.model_n - broadcast.model_Cn[updates.cluster.clamp(0, last)]}
 
     def close(self, server: Models, updates: Estimated) -> Models:

@@ -1,17 +1,17 @@
-"""MOCHA: every client learns a linear model of its own task, the server learns how the tasks are related.
+"""MOCHA: every client learns a linear model of its own task, and the server learns how the tasks are related.
 
 A client keeps the dual variables of its examples. In a round it receives W and the curvature of its subproblem, takes
-steps of dual coordinate ascent within its budget, and sends delta v_t, F numbers. The server adds it to row t of V.
+steps of dual coordinate ascent within its budget, and sends delta v_t (F numbers). The server adds it to row t of V.
 After every `inner` rounds it learns the coupling M of the tasks anew from W = M V; W is not stored, so a new coupling
 changes it at once. At all times V belongs to the clients' dual variables: a client whose update did not count takes its
 steps back.
 
-All clients receive the whole W, since there is one broadcast, and so see each other's models; each reads its own row.
-Rounds use all of a client's examples, not the batches of the local training plan. The comparators on the same contract
-are in `mocha_comparators`.
+All clients receive the same broadcast, the whole W, and so see each other's models; each reads its own row. Rounds use
+all of a client's examples, not the batches of the local training plan. The comparators on the same contract are in
+`mocha_comparators`.
 
 Source: Smith, Chiang, Sanjabi, Talwalkar, Federated multi-task learning, NIPS 2017, algorithm 1. The default objective
-is that of the authors' program: mean loss of each task, lam/2 tr(W^T Omega W), trace-one covariance.
+is the one of the authors' program: mean loss of each task, lam/2 tr(W^T Omega W), trace-one covariance.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.rejection import Rejection
 
-#: sigma' of each task of its own, or the paper's single one for all: the largest.
+#: sigma': one for each task, or, as in the paper, the largest of these for all tasks.
 Sigma: TypeAlias = Literal["per-task", "paper"]
-#: Asymmetry that rounding may cause, relative to the largest number of a coupling; T times as much for an eigenvalue.
+#: Asymmetry that rounding may cause, relative to the largest number of a coupling; for an eigenvalue, T times as much.
 _ROUNDING = 1e-9
 LossName: TypeAlias = Literal["hinge", "smoothed-hinge", "logistic", "squared"]
 
@@ -50,7 +50,7 @@ class Coupling:
     """Present relation of the tasks.
 
     matrix_TT   (T, T) float64, M
-    excess      () float64, bound on how far its last update was from the best (`Relations.after`)
+    excess      () float64, bound on the distance of its last update from the optimum (`Relations.after`)
     rounds      () int64, number of closed rounds
     """
 
@@ -103,14 +103,14 @@ class MochaUpdate:
 
 
 class _CoupledServer(Protocol):
-    """The state of a server that has a coupling."""
+    """The state of a server with a coupling."""
 
     @property
     def coupling(self) -> Coupling: ...
 
 
 class _LinearClient(Protocol):
-    """The state of a client that has a linear model of its own."""
+    """The state of a client with its own linear model."""
 
     @property
     def model_n(self) -> Tensor: ...
@@ -217,7 +217,7 @@ class Coupled:
         return None
 
     def server_model(self, server: object) -> None:
-        """Return None: there is no model for a newcomer, who has no task."""
+        """Return None: a newcomer has no task, so the server has no model for it."""
 
     def personal_model(self, client: _LinearClient) -> Tensor:
         return client.model_n
@@ -363,7 +363,7 @@ class Mocha(DualMethod):
 
 
 def curvatures(coupling_TT: Tensor, sigma: Sigma) -> Tensor:
-    """Return sigma' M_tt, (T,), such that all tasks may take their whole steps at once."""
+    """Return sigma' M_tt, (T,), with which all tasks may take their whole steps at once."""
     rule_T = sigma_primes(coupling_TT) if sigma == "per-task" else sigma_prime(coupling_TT)
     return rule_T * coupling_TT.diagonal()
 
@@ -371,8 +371,7 @@ def curvatures(coupling_TT: Tensor, sigma: Sigma) -> Tensor:
 def added(rows_TF: Tensor, number_K: Tensor, changes_KF: Tensor) -> Tensor:
     """Return the rows (T, F), each with the change of its task added; changes with an unknown number are ignored.
 
-    Such a number comes from a Byzantine client. Each update has a task of its own, so the order of updates changes no
-    bit.
+    Such a number comes from a Byzantine client. Each update has its own task, so the order of updates changes no bit.
     """
     known_K = (number_K >= 0) & (number_K < len(rows_TF))
     return rows_TF.index_add(0, number_K[known_K], changes_KF[known_K])

@@ -1,9 +1,9 @@
 """The methods that MOCHA is compared with, on its contract and coupling: CoCoA, minibatch SDCA, minibatch SGD.
 
 CoCoA is MOCHA without budgets: every client works until it has reached the same theta, so a round takes as long as the
-slowest. The minibatch methods take a few examples of each client a round, evaluate all of them at the W with which the
-round began, and scale the sum down; SGD is primal, and its server holds W. The time of a round in the papers' model
-follows from the steps in the statistics (`mocha.comparators.seconds_of`).
+slowest client. The minibatch methods take a few examples of each client a round, evaluate all of them at the W with
+which the round began, and scale the sum down; SGD is primal, and its server keeps W. The time of a round in the papers'
+model follows from the steps in the statistics (`mocha.comparators.seconds_of`).
 
 Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and the released program.
 """
@@ -66,7 +66,7 @@ class MinibatchSdca(DualMethod):
 
     Args:
         batch: examples of each client in a round, >= 1; default 10.
-        beta: in (0, batch * clients]; default 1, which is always safe. Larger values suit examples that are unrelated.
+        beta: in (0, batch * clients]; default 1, which is always safe. Larger values suit unrelated examples.
     """
 
     _: KW_ONLY
@@ -174,7 +174,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
         return replace(trained, model_n=server.w_TF[trained.number].to(before.model_n.dtype))
 
     def statistics(self, client: PrimalClient, server: PrimalServer) -> Mapping[str, Tensor]:
-        """Return each client's primal objective and steps; W comes from no dual variables, so there is no gap."""
+        """Return each client's primal objective and steps; no gap, since W does not come from dual variables."""
         own = {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
         return own | self.said_of(server.coupling, client.primal)
 

@@ -24,8 +24,8 @@ from fedpeer.slicing.flat import module_copy
 class OwnTraining(FedAvg):
     """FedAvg whose clients train by a loop of your own: derive from it, and write `fit`.
 
-    What a loop of fedpeer's is set by (`learning.optimizer`, `batch_size`, `steps_between_averaging`, `passes`) is not
-    used, and `learning.loss` for the scores only. Peers train one after the other in each process.
+    The settings of fedpeer's own loop (`learning.optimizer`, `batch_size`, `steps_between_averaging`, `passes`) are not
+    used, and `learning.loss` is used for the scores only. Peers train one after the other in each process.
 
     Source of the rounds: McMahan et al. 2017, Algorithm 1, with `fit` instead of ClientUpdate.
     """
@@ -34,7 +34,7 @@ class OwnTraining(FedAvg):
     def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:
         """Train a network in place.
 
-        What it draws from torch's generator, such as the order of a `DataLoader`, follows from the federation's seed.
+        Its draws from torch's generator, such as the order of a `DataLoader`, follow from the federation's seed.
 
         Args:
             module: a copy of the network with the server's parameters.

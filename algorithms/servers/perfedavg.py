@@ -1,8 +1,8 @@
 """Per-FedAvg: the server seeks a model that one gradient step of a client adapts well to its own examples (MAML).
 
 Source: Fallah, Mokhtari, Ozdaglar, Personalized Federated Learning with Theoretical Guarantees: A Model-Agnostic
-Meta-Learning Approach, 2020, Algorithm 1 in the Hessian-free variant (section 5). The paper counts clients alike; the
-mean here is weighted by n_k as in FedAvg.
+Meta-Learning Approach, 2020, Algorithm 1 in the Hessian-free variant (section 5). The paper gives all clients the same
+weight; here the mean is weighted by n_k as in FedAvg.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ class PerFedAvg(FedAvg):
         beta: learning rate of the meta-model, >= 0; default 0.01.
         alpha: step size >= 0 of the inner step, whose gradient the meta-model follows; default 0.01.
         delta: half-width > 0 of the difference (gradient(x + delta v) - gradient(x - delta v)) / (2 delta), which
-            replaces the product of the Hessian and a gradient v; default 1e-2. At 1e-2 it is exact to 2e-5 in float32;
-            a smaller one is lost in rounding, a larger one in curvature.
+            replaces the product of the Hessian and a gradient v; default 1e-2. At 1e-2 the product is exact to 2e-5 in
+            float32; a smaller delta loses it to rounding, a larger one to curvature.
     """
 
     _: KW_ONLY
@@ -63,7 +63,7 @@ class PerFedAvg(FedAvg):
     def _meta_step(self, x_n: Tensor, batches: Batches, first: int, keys: Sequence[int]) -> Tensor:
         """Return the meta-model after lines 7 and 8, with three batches D, D', D''.
 
-        A client whose round has fewer than three batches uses them again.
+        A client whose round has fewer than three batches reuses them.
         """
         one, two, three = (place % batches.steps for place in range(first, first + 3))
 

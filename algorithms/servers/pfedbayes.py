@@ -3,8 +3,8 @@
 A client's own posterior q_i minimises the expected loss plus zeta KL(q_i || w), and the client's copy of the global
 distribution w takes a step towards q_i after each batch (lines 8-11). The server takes the means of the copies' means
 and standard deviations. Noise is standard normal. The loss is a mean over a batch, so the divergence is divided by the
-client's number of examples: its weight is zeta / n_k. The paper counts clients alike; the mean here is weighted by n_k
-as in FedAvg, which is the same where all clients have equally many examples.
+client's number of examples: its weight is zeta / n_k. The paper gives all clients the same weight; here the mean is
+weighted by n_k as in FedAvg, which is the same if all clients have equally many examples.
 
 Source: Zhang, Li, Li, Guo, Wang, Personalized Federated Learning via Variational Bayesian Inference, 2022, Algorithm 1.
 """
@@ -68,7 +68,7 @@ class PFedBayes(CoordinatedAlgorithm[PFedBayesServer, PFedBayesClient, PFedBayes
         personal_steps: optimizer steps on each batch, >= 1; default 5.
         global_lr: rate > 0 of the plain step by which w follows q_i after each batch; default: the optimizer's rate.
         server_rate: beta > 0, weight of the clients' mean in the server's next distribution; default 1.0. Standard
-            deviations go no further than to their mean: beyond it they could be negative.
+            deviations move at most to their mean: beyond it they could be negative.
         estimator: how weights are drawn: "local" (default), "flipout" or "weights" (`networks/bayesian.py`).
         samples: draws of the weights in each step, >= 1; default 1.
     """

@@ -1,8 +1,8 @@
 """pFedMe: clients minimise the Moreau envelope of their loss; its minimiser is the personal model.
 
-Source: Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, 2020, Algorithm 1. The paper counts
-clients alike; the mean here is weighted by n_k as in FedAvg, which is the same where all clients have equally many
-examples.
+Source: Dinh, Tran, Nguyen, Personalized Federated Learning with Moreau Envelopes, 2020, Algorithm 1. The paper gives
+all clients the same weight; here the mean is weighted by n_k as in FedAvg, which is the same if all clients have
+equally many examples.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ from fedpeer.algorithms.servers.models import Local, ServerModel
 class PFedMe(FedAvg):
     """Personal models by Moreau envelopes: a client keeps its personal model theta_i and sends its local model w_i.
 
-    Running statistics of normalization go over from theta_i to w_i, and from the clients' mean to the server, as they
-    are: a rate above 1 could make a variance negative.
+    Running statistics of normalization are copied from theta_i to w_i, and from the clients' mean to the server: a rate
+    above 1 could make a variance negative.
 
     Args:
         strength: lambda > 0, strength of the pull of theta_i towards w_i; default 15.0.
         lr: eta > 0, rate with which w_i moves towards theta_i (line 8); default 0.01.
-        solving_steps: K >= 1, number of the stepper's steps on one batch that solve for theta (equation 7), each
-            solution starting from the one before; default 5.
+        solving_steps: K >= 1, number of the stepper's steps on one batch that solve for theta (equation 7); each
+            solution starts from the one before; default 5.
         server_rate: beta > 0, weight of the clients' mean in the server's next model; default 1.0.
     """
 

@@ -1,4 +1,4 @@
-"""pFedVEM: a base shared as in FedAvg, under personal Bayesian heads that are held to the server's head by confidence.
+"""pFedVEM: a base shared as in FedAvg, under personal Bayesian heads; confidence holds each near the server's head.
 
 The mathematics and the order of a client's turn are in `algorithms/pfedvem.py`. The server holds one model: the base
 theta and the global head w. A client keeps a whole model too, its base and the mean of its own head, and the standard
@@ -145,7 +145,7 @@ class PersonalHeads:
         return self.learn(begun, w_D, tau, batches, keys), tau
 
     def trust(self, client: PFedVEMClient, shared: ServerModel) -> dict[str, Tensor]:
-        """Return tau and the two terms of 1 / tau (eq. 8), (...) each: what figures 10 and 11 are drawn from."""
+        """Return tau and the two terms of 1 / tau (eq. 8), (...) each: the data of figures 10 and 11."""
         own, w_D = self.head_of(client), self.parted(shared.model_n)[1]
         return {
             "confidence": confidence(own, w_D, self.terms),
@@ -163,8 +163,8 @@ class PersonalHeads:
         """Return clients after lines 9 and 10: first the head is trained, and then the server's base under that head.
 
         Args:
-            begun: clients whose base is the server's.
-            w_D: (..., D) what each client took to be the global head.
+            begun: clients that have taken the server's base.
+            w_D: (..., D) the global head that each client received.
             tau: (...) their confidences.
         """
         if begun.model_n.dim() == 1:

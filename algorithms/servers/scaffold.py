@@ -45,7 +45,7 @@ class ScaffoldUpdate:
 class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, ControlledModel, ScaffoldUpdate]):
     """FedAvg with control variates against client drift; local steps are plain SGD.
 
-    Running statistics of normalization take the clients' mean, and have no control variates: no gradient moves them.
+    Running statistics of normalization become the clients' mean, and have no control variates: no gradient moves them.
 
     Args:
         global_lr: eta_g > 0, factor on the mean change of the clients' models; default 1.0 (Algorithm 1).
@@ -80,7 +80,7 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
         drift = Correction(broadcast.control_n - client.control_n)
         trained_n = fresh_steps(self.context.stepper, start_n, batches, keys, drift)
         change_n = trained_n - start_n
-        # Option II: c_i+ = c_i - c + (x - y_i) / (K eta_l), the mean of the gradients that were met on the way.
+        # Option II: c_i+ = c_i - c + (x - y_i) / (K eta_l), the mean gradient of the round's steps.
         met_n = -change_n / (batches.steps * self.context.lr)
         met_n = with_statistics(met_n, torch.zeros_like(met_n), self.context.layout)
         control_n = client.control_n - broadcast.control_n + met_n

@@ -1,10 +1,11 @@
-"""VIRTUAL, 2021: the server's posterior is the product of its clients' factors; clients send how theirs changed.
+"""VIRTUAL, 2021: the server's posterior is the product of its clients' factors; clients send the changes of these.
 
 A client takes its factor out of the server's posterior (the cavity), trains the posterior on its own examples against
 cavity times a share of the prior, and sends its new factor over its old one (the delta). The algebra is in
-`algorithms/virtual.py`, the training in `bayesian_training.py`. At all times the server is the product of the factors
-that the clients keep, whichever clients take part, whatever is pruned, and whether or not an update counts: a client
-whose update did not count keeps its old factor. This holds because server and clients start from the same parameters.
+`algorithms/virtual.py`, the training in `bayesian_training.py`. The server is always the product of the factors that
+the clients keep, whichever clients take part, whichever weights are pruned, and whether or not an update counts: a
+client whose update did not count keeps its old factor. This holds because server and clients start from the same
+parameters.
 
 The same damping applies to the stored factor and to the sent delta. By default the server takes the A deltas of a round
 to the power 1 / A, so that it becomes the geometric mean of the trained posteriors, as FedAvg's server is the mean of
@@ -42,7 +43,7 @@ from fedpeer.rejection import Rejection
 from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.network import TensorSpec
 
-#: The signal-to-noise ratio by which weights are pruned: of their update, or of the weights themselves.
+#: The signal-to-noise ratio by which weights are pruned: that of their update, or that of the weights themselves.
 _Ratio = Literal["update", "posterior"]
 
 
@@ -145,7 +146,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
 
     @property
     def lateral(self) -> bool:
-        """True if clients have private weights beside the shared ones."""
+        """True if clients have private weights as well as shared ones."""
         return isinstance(self.context.module, LateralMLP)
 
     @cached_property
@@ -171,8 +172,8 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
     def _check_steps(self, examples: Tensor) -> None:
         """Check that plain gradient steps decrease the divergence.
 
-        Its curvature in a mean loss is beta / n times the precision that training is held to; from lr * curvature = 2
-        on, each step ends further away than it began.
+        The curvature of the divergence, beside a mean loss, is beta / n times the precision of the reference; from lr *
+        curvature = 2 on, each step ends further away than it began.
 
         Raises:
             AlgorithmError: the steps overshoot for the client with the fewest of these examples.
@@ -191,7 +192,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
             )
 
     def _share(self, examples: Tensor, dtype: torch.dtype) -> Tensor:
-        """Return each client's share of the whole, (..., 1): by number of examples, or one of K."""
+        """Return each client's share of the whole, (..., 1): by number of examples, or 1 / K."""
         if self.exponent == "n/N":
             return examples.to(dtype).unsqueeze(-1) / self.context.examples
         return torch.full((*examples.shape, 1), 1 / self.context.clients, dtype=dtype, device=examples.device)
@@ -231,19 +232,19 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
         return gather_group(x_n, self.shared_D) if self.lateral else x_n
 
     def _placed(self, shared_D: Tensor, private_n: Tensor) -> Tensor:
-        """Return (..., n): the shared values at their places, and the private values at the others."""
+        """Return (..., n): the shared values at their places, and the private values at all other places."""
         if not self.lateral:
             return shared_D.expand_as(private_n)
         shared_D = shared_D.expand(*private_n.shape[:-1], -1)
         return scatter_(private_n.clone(), self.shared_D, shared_D)
 
     def _with_shared(self, client: VirtualClient, start: Gaussian) -> Posterior:
-        """Return where training starts, (..., n): the shared weights at `start`, private ones where they were."""
+        """Return the initial posterior of training, (..., n): shared weights at `start`, private ones unchanged."""
         begun = Posterior.of(start)
         return Posterior(self._placed(begun.mu_n, client.mu_n), self._placed(begun.rho_n, client.rho_n))
 
     def _held_to(self, like_n: Tensor, reference: Gaussian) -> Gaussian:
-        """Return what training is held to, (..., n): the reference, and for private weights their prior."""
+        """Return the reference of training, (..., n); for private weights it is their prior."""
         prior = self._prior(reference)
         return Gaussian(
             self._placed(reference.chi_D, prior.chi_D.expand_as(like_n)),
@@ -299,7 +300,7 @@ class Virtual(CoordinatedAlgorithm[VirtualServer, VirtualClient, Gaussian, Gauss
     def settle(
         self, before: VirtualClient, trained: VirtualClient, server: VirtualServer, counted: Tensor
     ) -> VirtualClient:
-        """Keep the factor that the server took; the own posterior stays as trained, counted or not.
+        """Keep the factor that the server took; the client's own posterior stays as trained, counted or not.
 
         Nothing at the server depends on that posterior.
         """

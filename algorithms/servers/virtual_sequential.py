@@ -1,8 +1,8 @@
 """VIRTUAL, 2019: one client at a time is refined, in fixed order, with private layers beside the server's.
 
-It is the algorithm of 2021 with one client a round, whose reference holds the whole prior, so that the product of all
-factors counts the prior K times (2019, eq. (3)). Weights are drawn by flipout, 20 times a step. Lateral connections and
-dropout belong to the network: `lateral-mlp,dropout=0.3`. Three refinements of each client are 3 K rounds.
+It is the algorithm of 2021 with one client a round, whose reference includes the whole prior, so that the product of
+all factors counts the prior K times (2019, eq. (3)). Weights are drawn by flipout, 20 times a step. Lateral connections
+and dropout belong to the network: `lateral-mlp,dropout=0.3`. Three refinements of each client are 3 K rounds.
 
 Source: Corinzia, Buhmann, Variational Federated Multi-Task Learning, 2019, Algorithm 1, sections 2.3 and 4.2.
 """

@@ -1,8 +1,8 @@
 """Users' own data, chosen like the known data sets: `csv:FILE,label=outcome`, `npz:FILE`, `images:FOLDER`.
 
-Each reader checks everything it can and reports all mistakes at once, as one `DataError` that names file, row and
-column. Nothing is guessed silently and nothing is repaired. Paths are relative to the working folder; callers that read
-them from a configuration file make them absolute first.
+Each reader checks all that it can and reports all mistakes at once, as one `DataError` that names file, row and column.
+Nothing is guessed silently, and nothing is repaired. Paths are relative to the working folder; callers that read them
+from a configuration file make them absolute first.
 """
 
 from __future__ import annotations

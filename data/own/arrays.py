@@ -52,7 +52,7 @@ def npz(
         with open(path, "rb") as file:
             if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
                 raise DataError(f"{path}: it holds one array; store x and y with numpy.savez(file, x=x, y=y)")
-            if not zipfile.is_zipfile(file):  # numpy would take it for a pickle, and tell how to read that unsafely
+            if not zipfile.is_zipfile(file):  # numpy would take it for a pickle, and suggest an unsafe way to read it
                 raise zipfile.BadZipFile("it is another kind of file, or ends early")
             file.seek(0)
             stored = np.load(file, allow_pickle=False)
@@ -78,7 +78,7 @@ def npz(
 
 
 def _check_filled(stored: NpzFile, name: str) -> None:
-    """Check that an array's size in its header is that of its bytes, before memory is allocated for it."""
+    """Check that an array's header states the size of its bytes, before memory is allocated for it."""
     member = f"{name}.npy"
     if stored.zip is None or member not in stored.zip.namelist():
         return
@@ -128,7 +128,7 @@ def of_objects(
 
     Args:
         name: its name in errors.
-        verb: "returned" in errors, if `name` is that of a function.
+        verb: "returned" in errors, if `name` names a function.
 
     Raises:
         DataError: it is something else, or `from_arrays` finds mistakes.
@@ -145,7 +145,7 @@ def _checked(made: Dataset, name: str) -> Dataset:
     """Return a Dataset that a user has put together, with int64 numbers and a name of each user and subclass.
 
     Raises:
-        DataError: what does not fit, field by field, all at once.
+        DataError: all invalid fields at once, field by field.
     """
     mistakes = FileMistakes(name)
     title: object = made.name
@@ -180,7 +180,7 @@ def _checked(made: Dataset, name: str) -> Dataset:
     named = {**as_tuples, **_named(made, "user", mistakes), **_named(made, "subclass", mistakes)}
     test_N = made.test_N
     if test_N is not None and _one_each(test_N, "test_N", len(x), mistakes) and test_N.dtype != np.bool_:
-        # 0 and 1 would be the numbers of two examples, where True and False choose from all of them
+        # 0 and 1 would index two examples, where True and False choose from all of them
         problem = f"it holds {test_N.dtype}; it must be True (for testing) and False: write test_N == 1"
         mistakes.add("test_N", problem)
     if made.input_kind == "features" and x.ndim == 2 and made.feature_names and len(made.feature_names) != x.shape[1]:
@@ -204,7 +204,7 @@ def _checked(made: Dataset, name: str) -> Dataset:
 
 
 def _named(made: Dataset, what: str, mistakes: FileMistakes) -> dict[str, Any]:
-    """Return the fields of each example's user or subclass that change: numbers as int64, and names where none are.
+    """Return the fields that change for each example's user or subclass: numbers as int64, and names if there are none.
 
     Without names, the numbers themselves are the names.
     """
@@ -246,18 +246,18 @@ def _reason(problem: BaseException) -> str:
 
 
 def _way_out(items: object) -> str:
-    """Return what a user of a well-known type can do instead; "" for the others."""
+    """Return the way out for objects of a well-known type; "" for other types."""
     if isinstance(items, np.ndarray):
         return "give the targets beside it, (x, y)"
     if isinstance(items, os.PathLike):
         return f"name the file by its kind, such as csv:{items},label=NAME"
-    if hasattr(items, "columns"):  # of pandas, polars, pyarrow
+    if hasattr(items, "columns"):  # a table of pandas, polars or pyarrow
         return 'take its columns as arrays, such as (frame[["age", "dose"]].to_numpy(), frame["ill"].to_numpy())'
     return ""
 
 
 def _stacked(subject: str, items: Any) -> tuple[NDArray[np.generic], NDArray[np.generic]]:
-    """Return the inputs and labels of all items of a map-style data set; `subject` begins the sentence of an error."""
+    """Return the inputs and labels of all items of a map-style data set; `subject` begins the error's sentence."""
     try:
         pairs = [items[i] for i in range(len(items))]
         return np.stack([np.asarray(x) for x, _ in pairs]), np.stack([np.asarray(y) for _, y in pairs])

@@ -1,7 +1,7 @@
-"""Imports users' own code, `package.module:function`, or rejects it. No other module imports by name.
+"""Import of users' own code, `package.module:function`, if it is allowed. No other module imports by name.
 
-A name in a user's own file may be imported. A name in a file that somebody else wrote (a federation file that came
-with `fedpeer join`) is imported only if the user has allowed its top package.
+A name in a user's own file may be imported. A name in another person's file (a federation file from `fedpeer join`) is
+imported only if the user has allowed its top package.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def imported(name: str) -> Callable[..., Any]:
         sys.path.insert(0, here)
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as problem:  # whatever the user's module raises while it is imported
+    except (Exception, SystemExit) as problem:  # any error of the user's module at import
         missing = isinstance(problem, ModuleNotFoundError)
         hint = "; start fedpeer in its folder, put that on PYTHONPATH, or install it" if missing else ""
         reason = f"{type(problem).__name__}: {problem}"
@@ -44,18 +44,18 @@ def imported(name: str) -> Callable[..., Any]:
 
 
 def loader_with(code: Mapping[str, Callable[..., Any]]) -> Callable[[str], Callable[..., Any]]:
-    """Return a loader of functions by name: those that came as Python objects, else what can be imported."""
+    """Return a loader of functions by name: it looks among the Python objects that were passed, and else imports."""
     return lambda name: code[name] if name in code else imported(name)
 
 
 def check_allowed(
     name: str, allowed: Sequence[str], where: str, leave: str = "write allow_python: [{}] into this peer's own file"
 ) -> None:
-    """Check that the top package of a name in a file that may be somebody else's is allowed.
+    """Check that the top package of a name is allowed, in a file that another person may have written.
 
     Args:
         where: the file, for the error.
-        leave: how to allow the package, with {} for its name.
+        leave: how the user can allow the package, with {} for its name.
 
     Raises:
         DataError: the package is not allowed.

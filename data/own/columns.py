@@ -1,8 +1,8 @@
-"""Converts columns of text to numbers, classes and users, and reports everything doubtful. Reads no files.
+"""Conversion of columns of text to numbers, classes and users; everything doubtful is reported. Reads no files.
 
 Nothing is encoded, filled in or dropped silently. Text among the features, an empty cell or an invalid number is a
-mistake with a place; only class labels and users may be text. A guess (classes or numbers to predict?) is in the data
-set's `source`, for the user to see.
+mistake with a place; only class labels and users may be text. A guess (classes or numbers to predict?) is shown to the
+user in the data set's `source`.
 """
 
 from __future__ import annotations
@@ -17,17 +17,17 @@ from fedpeer.data.dataset import Task
 from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of
 from fedpeer.data.splits.cuts import checked_fraction, stratified
 
-#: A label column with more different whole numbers than this has a quantity, not classes.
+#: A label column with more different whole numbers than this holds a quantity, not classes.
 CLASSES_GUESSED_MAX = 50
-#: What other programs write for a value that is missing.
+#: Words of other programs for a missing value.
 _NO_VALUE = ("nan", "na", "n/a", "#n/a", "null", "?", "-")
-#: Those that no class is called.
+#: Those of them that are never a class's name.
 _NO_LABEL = ("nan", "n/a", "#n/a", "null")
-#: Words for a label that holds or does not, beside the numbers 1 and 0.
+#: Words for a label that holds or does not, in addition to the numbers 1 and 0.
 _MARKS = {"false": 0.0, "true": 1.0}
-#: A number as half of Europe writes it, with thousands set off by a point, a blank or an apostrophe or not at all.
+#: A number with a decimal comma, as in half of Europe; a point, a blank or an apostrophe may separate thousands.
 _DECIMAL_COMMA = re.compile(r"([+-]?(?:\d+|\d{1,3}(?:[. \u00a0\u202f'’]\d{3})+)),(\d+)")
-#: A number whose thousands are set off, by commas or likewise; a single point is a decimal point.
+#: A number with separated thousands, by commas or by these marks; a single point is a decimal point.
 _THOUSANDS = re.compile(r"([+-]?\d{1,3}(?:(?:,\d{3})+|(?:[ \u00a0\u202f'’]\d{3})+|(?:\.\d{3}){2,}))(\.\d+)?")
 
 
@@ -50,12 +50,12 @@ def column_numbers(
 
 
 def is_number(cell: str) -> bool:
-    """Return whether a cell has a number, also an infinite one or none (`nan`)."""
+    """Return whether a cell has a number, which may be infinite or `nan`."""
     return _read(cell) is not None
 
 
 def _read(cell: str) -> float | None:
-    """Return the number in a cell; None: there is none. 12_34, which Python reads as 1234, is a name."""
+    """Return the number in a cell, or None if it has none; 12_34, which Python reads as 1234, is a name."""
     try:
         return None if "_" in cell else float(cell)
     except ValueError:
@@ -87,7 +87,7 @@ def _not_a_number(cell: str, column: str) -> tuple[str, str]:
 
 
 def _meant(cell: str) -> dict[str, str]:
-    """Return what a number with the marks of other countries may mean, as Python reads it, by its marks.
+    """Return the possible meanings of a number with the marks of other countries, in Python's form, by mark.
 
     >>> _meant("1.234,5"), _meant("1,234")
     ({'a decimal comma': '1234.5'}, {'a decimal comma': '1.234', 'thousands set off': '1234'})
@@ -111,7 +111,7 @@ def _shortened(text: str) -> str:
 def guessed_task(label_N: Sequence[str]) -> Task:
     """Return classification if the labels are text or few different whole numbers, else regression.
 
-    Numbers with the marks of other countries are numbers, whose mistakes are then found one by one.
+    Numbers with the marks of other countries count as numbers; their mistakes are then found one by one.
     """
     there = [label for label in set(label_N) if not _missing(label)]
     read = [[label] if is_number(label) else list(_meant(label).values()) for label in there]
@@ -133,7 +133,7 @@ def label_marks(cells: Sequence[str], rows: Sequence[int], column: str, mistakes
 
 
 def _missing(label: str) -> bool:
-    """Return whether a label stands for none; a class may be called na, in lower case, as NA is R's missing value."""
+    """Return whether a label means a missing value; a class may be called na, but not NA, R's missing value."""
     return not label or label == "NA" or label.lower() in _NO_LABEL
 
 
@@ -198,7 +198,7 @@ def drawn_test_part(y: NDArray[np.generic], task: Task, test_fraction: float | N
 
 
 def described(task: Task, classes: Sequence[str], *, guessed: bool) -> str:
-    """Return as text how the labels were read, and whether that was guessed."""
+    """Return a phrase on how the labels were read, and whether that was guessed."""
     if task == "multi-label":
         return f"read as {len(classes)} labels" + (" (guessed)" if guessed else "")
     what = f"{len(classes)} classes" if task == "classification" else "numbers to predict"

@@ -1,4 +1,4 @@
-"""A user's own folder of images: one folder with the images of each class. Needs the extra `fedpeer[images]`."""
+"""A user's own folder of images, with one subfolder for each class. Needs the extra `fedpeer[images]`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from fedpeer.data.own.columns import described, drawn_test_part
 from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of, opening
 
 _SEEN_THROUGH = "it has transparent pixels; say what is behind them with background=white or =black"
-#: Most pixels of a side to which images are brought.
+#: Largest side of images after scaling, in pixels.
 SIDE_MAX = 4096
-#: By how much a shade of 2 or 4 bits grows when it is read as one of 8.
+#: Factor on a shade of 2 or 4 bits when it is read as a shade of 8 bits.
 _STEPS = {"L;2": 85, "L;4": 17}
 
 
@@ -36,7 +36,7 @@ def images(
     Args:
         resize: width, or width+height, to which all images are scaled; default: all must have the same size.
         colours: colours to which all images are converted; default: all must be grey, or all RGB.
-        background: what is behind transparent pixels; default: there must be none.
+        background: colour behind transparent pixels; default: no pixel may be transparent.
         classes: the class names in order, some of which may have no folder; default: the folders' names by alphabet.
 
     Raises:
@@ -140,7 +140,7 @@ def _read(
     ) as found:
         mistakes.add(place, f"it cannot be read as an image ({type(found).__name__}); repair or remove it")
         return np.empty(0, dtype=np.float32)
-    with contextlib.suppress(Exception):  # a damaged note about how the camera was held damages no pixel
+    with contextlib.suppress(Exception):  # a damaged note on the camera's orientation does not damage the pixels
         image = PIL.ImageOps.exif_transpose(image)
     try:
         _mend_transparent_shade(image, stored)
@@ -156,13 +156,13 @@ def _read(
 
 
 def _mend_transparent_shade(image: Any, stored: str) -> None:
-    """Bring the transparent shade of a PNG, which Pillow leaves as it is stored, to the bits of the pixels as read.
+    """Convert the transparent shade of a PNG, which Pillow leaves as stored, to the bits of the pixels that were read.
 
     Args:
-        stored: how Pillow calls the form of the stored pixels.
+        stored: Pillow's name for the form of the stored pixels.
 
     Raises:
-        ValueError: the pixels have lost bits that it has.
+        ValueError: the pixels that were read have fewer bits than the shade.
     """
     if "transparency" not in image.info:
         return
@@ -173,10 +173,10 @@ def _mend_transparent_shade(image: Any, stored: str) -> None:
 
 
 def _grey_of(image: Any, background: str | None) -> Any:
-    """Return an image of 16 bits as one of real numbers from 0 to 255: Pillow's own conversion clips at 255.
+    """Return an image of 16 bits in real numbers from 0 to 255: Pillow's own conversion clips at 255.
 
     Raises:
-        ValueError: nobody said what is behind its transparent pixels.
+        ValueError: no background is set for its transparent pixels.
     """
     import PIL.Image
 
@@ -191,7 +191,7 @@ def _shown(image: Any, colours: str | None, background: str | None) -> Any:
     """Return an image as a person sees it, in mode L or RGB.
 
     Raises:
-        ValueError: it cannot be converted; a sentence with the way out.
+        ValueError: it cannot be converted; the message has the way out.
     """
     import PIL.Image
 

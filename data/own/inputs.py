@@ -1,4 +1,4 @@
-"""Reads new examples for a trained model: the features, or the text, that it was trained on, without labels."""
+"""Reader of new examples for a trained model: the same features, or text, as in its training, without labels."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def read_texts(file: TextIO, name: str, text: TextColumn, delimiter: str = ",") 
 
 @contextmanager
 def _csv_mistakes(reader: Any, mistakes: FileMistakes) -> Iterator[None]:
-    """Say what a CSV reader finds wrong in the words of a user."""
+    """Report a CSV reader's errors in the user's words."""
     try:
         yield
     except csv.Error as problem:

@@ -1,4 +1,4 @@
-"""Collects all mistakes in a user's file into one message, each with its place, the problem and the way out."""
+"""Collection of all mistakes in a user's file into one message, each with its place, the problem and the way out."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from pathlib import Path
 
 from fedpeer.data.dataset import DataError
 
-#: Mistakes in one message; more, with their ways out, do not fit on one screen.
+#: Most mistakes in one message; more do not fit on one screen, with their ways out.
 SHOWN_MAX = 10
 
 
 class FileMistakes:
-    """The mistakes in one file; of similar ones (same `group`) the first is kept and the others are counted."""
+    """The mistakes in one file; the first of similar mistakes (same `group`) is kept, and the others are counted."""
 
     def __init__(self, file: str) -> None:
         self.file = file
@@ -58,12 +58,12 @@ def check_there(path: str) -> None:
     """Check that a file exists and can be read.
 
     Raises:
-        DataError: it does not, or cannot; the message has the nearest name in the same folder.
+        DataError: it does not exist, or cannot be read; the message has the nearest name in the same folder.
     """
     file = Path(path)
     with opening(path):
         if file.is_file():
-            with file.open("rb"):  # so that a file that may not be read is told as that by every reader
+            with file.open("rb"):  # so every reader reports a file without permission the same way
                 return
         if file.is_dir():
             raise DataError(f"{path} is a folder, not a file; for a folder of images write images:{path}")
@@ -83,14 +83,14 @@ def opening(path: str) -> Iterator[None]:
 
 
 def nearest_of(name: str, known: Iterable[str]) -> str:
-    """Return the known name that is written almost like this one, or ""."""
+    """Return the known name with almost the same spelling, or ""."""
     alike = {each.casefold(): each for each in known}
     near = difflib.get_close_matches(name.casefold(), alike, n=1)
     return alike[near[0]] if near else ""
 
 
 def check_chosen_names(classes: tuple[str, ...], mistakes: FileMistakes) -> None:
-    """Note the mistakes in the names that a user gives the classes; none given is none."""
+    """Note the mistakes in a user's class names; no names are no mistake."""
     if len(classes) == 1:
         mistakes.add(f"classes={classes[0]}", "there must be two classes or more; name all of them: classes=a+b+...")
     for name in dict.fromkeys(each for each in classes if classes.count(each) > 1):

@@ -1,7 +1,7 @@
 """Users' own tables: CSV and Parquet.
 
-One column is the label, or several are labels that hold or do not. The others are features, all of them numbers; or one
-of them is text, and there are no others.
+One column is the label, or several columns are labels that hold or do not. The other columns are features, which are
+all numbers, or a single column of text.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from fedpeer.data.own.columns import (
 from fedpeer.data.own.mistakes import FileMistakes, check_there, nearest_of, opening
 from fedpeer.data.own.text import text_column, tokens_of
 
-#: Rows converted at once: enough for numpy to be quick, few enough not to hold the text of a big file in memory.
+#: Rows converted at once: enough for numpy to be quick, few enough to keep the text of a big file out of memory.
 BATCH_ROWS = 10_000
-#: What files begin with that are not CSV, and what to do with them.
+#: First bytes of files that are not CSV, and what the user can do with them.
 _NO_TEXT = {
     b"PK": "it is an Excel or other zip file; save the sheet as CSV UTF-8",
     b"\xd0\xcf\x11\xe0": "it is an Excel file; save the sheet as CSV UTF-8",
@@ -41,7 +41,7 @@ _NO_TEXT = {
     b"\xff\xfe": "it is UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "it is UTF-16 text; save it as UTF-8",
 }
-#: How the names of columns begin that pandas makes of a table's index.
+#: Prefix of the columns that pandas makes of a table's index.
 _INDEX = "__index_level_"
 
 
@@ -51,11 +51,11 @@ class WantedColumns:
 
     path    the file, for messages
     label   the column to predict; None: there are `labels`, or the next tokens of the text are predicted
-    labels  the columns of labels that hold or do not, if there are several
+    labels  the columns of labels that hold or do not, if there are several labels
     text    the column of text; None: the features are numbers
 
     Raises:
-        DataError: they do not go together.
+        DataError: the settings contradict each other.
     """
 
     path: str
@@ -222,7 +222,7 @@ def _numbered(reader: Any, width: int, mistakes: FileMistakes) -> Iterator[tuple
 
 
 def _not_text(path: str, mistakes: FileMistakes) -> DataError:
-    """Return the error for a file that is not UTF-8 text, by what it begins with."""
+    """Return the error for a file that is not UTF-8 text, by its first bytes."""
     with open(path, "rb") as file:
         begins = file.read(4)
     for mark, told in _NO_TEXT.items():
@@ -412,7 +412,7 @@ def _label_targets(
 
 
 def _source(task: Task, names: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes) -> str:
-    """Return where the examples come from, and how their targets were read."""
+    """Return the source of the examples as text, and how their targets were read."""
     if wanted.labels:
         return f"{mistakes.file}, columns {', '.join(wanted.labels)} {described(task, names, guessed=False)}"
     if wanted.label is None:

@@ -1,6 +1,6 @@
 """Text in users' tables: a model's own tokenizer turns the cells of one column into token numbers.
 
-A tokenizer is read from `tokenizer.json` in the model's folder, which is data and no code.
+A tokenizer is read from `tokenizer.json` in the model's folder, which is data, not code.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 Tokens = NDArray[np.int64]
 
-#: File of a model's folder with its tokenizer.
+#: File with the tokenizer in a model's folder.
 _TOKENIZER = "tokenizer.json"
-#: Files of a model's folder that name its special tokens.
+#: Files in a model's folder that name its special tokens.
 _SPECIAL = ("tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -89,7 +89,7 @@ class TextTokenizer:
 
 
 def text_column(column: str | None, tokenizer: str | None, length: int) -> TextColumn | None:
-    """Return the settings of a column of text; None: there is none.
+    """Return the settings of a column of text; None: no such column.
 
     Raises:
         DataError: a column without a tokenizer, or the other way round, or a length out of range.
@@ -106,7 +106,7 @@ def text_column(column: str | None, tokenizer: str | None, length: int) -> TextC
 
 
 def tokens_of(texts: Sequence[str], column: TextColumn, *, continued: bool) -> TextTokens:
-    """Return the tokens of texts: one example for each, or if `continued` pieces with the token after each place.
+    """Return the tokens of texts: one example for each text, or if `continued` pieces with the next tokens.
 
     Raises:
         DataError: the tokenizer cannot be read.
@@ -116,7 +116,7 @@ def tokens_of(texts: Sequence[str], column: TextColumn, *, continued: bool) -> T
 
 
 def tokenizer_files(folder: Path) -> list[Path]:
-    """Return the files of a model's folder by which its tokenizer reads text; the first one must be there."""
+    """Return the files in a model's folder that its tokenizer uses; the first one must exist."""
     return [folder / _TOKENIZER, *(folder / name for name in _SPECIAL if (folder / name).exists())]
 
 
@@ -140,7 +140,7 @@ def _opened(folder: str) -> Tokenizer:
 
 
 def _padding(folder: str, tokenizer: Tokenizer) -> int:
-    """Return the padding token: the one that is named, or the end-of-text token of models that have none."""
+    """Return the padding token: the one that the model names, or else its end-of-text token."""
     named = [_read(Path(folder) / name) for name in _SPECIAL]
     for key in ("pad_token", "eos_token"):
         for settings in named:

@@ -6,7 +6,7 @@ consecutive examples and exchanges the labels 8 and 9 for the first seven peers.
 in a shell. In YAML a rule is this text or the list of its pieces.
 
 `SPLITS` has the base splits, `MODIFIERS` the pieces after them. The reader of a rule looks up the first piece in
-`SPLITS` and the others in `MODIFIERS`, binds their settings, and passes them to `make_split`.
+`SPLITS` and the other pieces in `MODIFIERS`, binds their settings, and passes them to `make_split`.
 """
 
 from __future__ import annotations
@@ -83,10 +83,10 @@ def make_split(
 
 
 def undivided(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Split:
-    """Return a split with one peer that holds everything: a test part (see `held_out`), and the rest to train on.
+    """Return a split with one peer that has all examples: a test part (see `held_out`), and the rest to train on.
 
     Raises:
-        DataError: nothing is left to train on or to test on.
+        DataError: no examples are left for training or for testing.
     """
     test_N = held_out(dataset, test_fraction, draws)
     if test_N.all():

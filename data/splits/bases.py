@@ -1,8 +1,8 @@
 """Base splits: the examples on which each peer trains and tests. Changes of labels are in `differences.py`.
 
 Every function takes a data set, the number of peers (None: the split's default) and a generator, and returns a `Split`.
-Training shares are disjoint, no test example is a training example of any peer, and every peer has at least one of
-each; otherwise a `DataError` names the peer and what to change.
+Training shares are disjoint, no test example is a training example of any peer, and every peer has at least one
+training and one test example; otherwise a `DataError` names the peer and what to change.
 
 The test part is the official one if there is one. Otherwise, or if `test_fraction` is given, that fraction of all
 examples is held out, class by class, before the rest is divided; a natural user's test part is drawn from this user's
@@ -41,9 +41,8 @@ def user(
 ) -> Split:
     """Each peer is one natural user (writer, patient, sensor), those with the most examples first.
 
-    `users` says which are taken where there are more than peers: those with the most examples or with the least, which
-    then come first, or random ones. The official test part is used if each of these users has examples in it and
-    outside it.
+    If there are more users than peers, `users` selects those with the most examples or with the fewest, which then come
+    first, or random ones. The official test part is used if each of these users has examples inside and outside it.
     """
     if dataset.user_N is None:
         raise DataError(f"{dataset.name} has no users; use another split, such as iid")
@@ -97,7 +96,7 @@ def blocks(
     """Peer p trains on the p-th block of `size` consecutive examples; all test on the same ones.
 
     Without an official test part the test examples are those after the last block; `test` keeps only the first ones.
-    Blocks follow the official order, or a random one with `shuffle`, for files that are sorted by writer or by class.
+    Blocks follow the official order; with `shuffle` they follow a random order, for files sorted by writer or by class.
 
     Source: partial averaging, 2021, section V.3.
     """

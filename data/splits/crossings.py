@@ -1,8 +1,8 @@
-"""Modifiers of a base split by which peers differ in two ways that cross: how they see, and what they call it.
+"""Modifiers of a base split that make peers differ in two ways that cross: in their inputs, and in their labels.
 
 `views` goes through the peers in turn (peer1 has the first view, peer2 the second), `codes` gives an equal run of
-consecutive peers the same code. So of `blocks:50/views:4/codes:4` sixteen peers have each pair of a view and a code
-once. The first view and the first code are those of the data.
+consecutive peers the same code. So with `blocks:50/views:4/codes:4` sixteen peers have each pair of a view and a code
+once. The first view and the first code leave the data unchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from fedpeer.data.dataset import DataError, Dataset, Share, Split
 from fedpeer.data.splits.shares import changed_shares, class_count, joined_notes, relabelled
 
-#: Turns of an image by a quarter.
+#: Number of orientations of an image, by quarter turns.
 _TURNS = 4
 
 
@@ -56,7 +56,7 @@ def _places(dataset: Dataset) -> NDArray[np.int64]:
     """Return the places of an image's pixels in the flattened example, (C, S, S).
 
     Raises:
-        DataError: the examples are no square images.
+        DataError: the examples are not square images.
     """
     shape = dataset.input_shape
     side = math.isqrt(shape[0]) if len(shape) == 1 else shape[-1]

@@ -1,7 +1,7 @@
-"""Divides examples into parts, with small pure functions on indices; the base splits are made of these.
+"""Small pure functions on indices that divide examples into parts; the base splits are made of them.
 
 Nothing here knows the peers' tasks or reads a file. All randomness comes from the generator that is passed, and every
-function terminates: a share that is too small is filled from the largest one, nothing is drawn again.
+function terminates: a share that is too small is filled from the largest one, without another draw.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from fedpeer.data.dataset import DataError
 Indices = NDArray[np.int64]
 Mask = NDArray[np.bool_]
 
-#: Held out for testing if a data set has no official test part: a quarter, as in the papers.
+#: Fraction held out for testing if a data set has no official test part: a quarter, as in the papers.
 TEST_FRACTION = 0.25
 
 
 def cut_examples(order: Indices, cut_indices: Sequence[int] | Indices) -> list[Indices]:
-    """Cut shuffled examples (N,) at M-1 distinct places in 1..N-1: M parts, none empty, that cover all of them.
+    """Cut shuffled examples (N,) at M-1 distinct places in 1..N-1, into M nonempty parts that cover all of them.
 
     Source: Zhu, Ma, Blaschko, Confidence-aware Personalized Federated Learning, 2023, appendix A, step (ii).
     """
@@ -63,7 +63,7 @@ def deal(kinds: Sequence[int], each: int, peers: int, draws: np.random.Generator
 def fill(shares: Sequence[Indices], least: int) -> tuple[list[Indices], int]:
     """Move examples from the largest share to smaller ones until each has `least`; return the shares and the moves.
 
-    It is deterministic: peers in order, and each time the last example of the first of the largest shares.
+    It is deterministic: peers are filled in order, each time with the last example of the first of the largest shares.
     """
     sizes = np.array([len(share) for share in shares])
     assert sizes.sum() >= least * len(shares), "checked by the caller, who can say what to change"

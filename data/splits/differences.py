@@ -1,10 +1,10 @@
 """Modifiers of a base split that make peers' tasks differ: exchanged labels, permuted pixels; and equal sizes.
 
 Each function takes a data set, a split and a generator and returns the split with some shares changed, so they compose
-in any order. Labels are changed for training and test alike: the peer has another task.
+in any order. Labels are changed for both training and test: the peer has another task.
 
-`on` selects peers: `on=1-7` is peer1 to peer7, `on=2+5` is peer2 and peer5; by default all. A class is given by its
-name or its number.
+`on` selects peers: `on=1-7` is peer1 to peer7, `on=2+5` is peer2 and peer5; the default is all peers. A class is given
+by its name or its number.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.splits.cuts import Indices, Mask, cut_examples, deal, random_cuts
 from fedpeer.data.splits.shares import classes_of, counted_words, held_out, split_of, wanted_peers, worded
 
-#: How a kind is cut: into equal parts, at random places, or at the same random places for every kind.
+#: Cuts of a kind: into equal parts, at random places, or at the same random places for every kind.
 _Cuts = Literal["equal", "per-class", "shared"]
 
 
@@ -118,7 +118,7 @@ def _by_kind(
     test_N: Mask,
     draws: np.random.Generator,
 ) -> Split:
-    """Divide each kind (class or subclass) among the peers that hold it."""
+    """Divide each kind (class or subclass) among the peers that have it."""
     holders: dict[int, list[int]] = {}
     for peer, shard in enumerate(shards):
         for kind in shard:
@@ -143,7 +143,7 @@ def _by_kind(
             parts = np.array_split(order, len(peers))
         else:
             parts = cut_examples(order, common if cuts == "shared" else random_cuts(len(order), len(peers), draws))
-        for peer, part in zip(peers, parts, strict=cuts != "shared"):  # shared: the last part may have no holder
+        for peer, part in zip(peers, parts, strict=cuts != "shared"):  # with "shared" the last part may have no holder
             piles[peer].append(part)
     trains = [draws.permutation(np.concatenate(pile)) for pile in piles]
     tests = [np.flatnonzero(test_N & np.isin(kind_N, shard)) for shard in shards]

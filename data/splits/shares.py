@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from fedpeer.data.dataset import ASKED, DataError, Dataset, Share, Split
 from fedpeer.data.splits.cuts import Indices, Mask, checked_fraction, stratified
 
-#: Number of peers if neither the user nor the data has one: that of the papers.
+#: Number of peers if neither the user nor the data determines one: the papers' number.
 PEERS = 16
 
 
@@ -26,7 +26,7 @@ def split_of(
     """Return the split of these shares; `left`: number of training examples that no peer has.
 
     Raises:
-        DataError: a peer has nothing to test on.
+        DataError: a peer has no test examples.
     """
     for peer, test in enumerate(tests):
         if not len(test):
@@ -44,7 +44,7 @@ def split_of(
 
 
 def held_out(dataset: Dataset, test_fraction: float | None, draws: np.random.Generator) -> Mask:
-    """Return the test part, (N,) bool: the official one, or a random one if there is none or a fraction is given."""
+    """Return the test part, (N,) bool: the official part, or a random part if there is none or a fraction is given."""
     fraction = fraction_of(dataset, test_fraction)
     if test_fraction is None and dataset.test_N is not None:
         return dataset.test_N
@@ -57,8 +57,8 @@ def fraction_of(dataset: Dataset, test_fraction: float | None) -> float:
     """Return the fraction to hold out for testing: the user's, or the default.
 
     Raises:
-        DataError: the fraction is invalid, or the test part cannot be drawn at random: that of patterns to complete has
-            incomplete ones.
+        DataError: the fraction is invalid, or the test part cannot be drawn at random, as for patterns to complete,
+            whose test part has incomplete ones.
     """
     if dataset.task == "completion" and (test_fraction is not None or dataset.test_N is None):
         raise DataError(f"{dataset.name} is tested on incomplete patterns, its own test part; leave test_fraction out")
@@ -83,7 +83,7 @@ def enough_for(dataset: Dataset, examples: int, peers: int, least: int = 1) -> N
     """Check that there are `least` training examples for each peer.
 
     Raises:
-        DataError: there are not.
+        DataError: there are fewer.
     """
     if least < 1:
         raise DataError(f"least = {least}: every peer needs an example; use 1 or more")

@@ -8,19 +8,20 @@ import numpy as np
 
 from fedpeer.data.dataset import NO_TOKEN, Dataset, Share, Split
 
-#: Most labels that are counted one by one; of more, such as the voxels of a volume, their number in an example is told.
+#: Most labels that are counted one by one; for more, such as the voxels of a volume, the number that hold in an example
+#: is reported.
 LABELS_COUNTED_MAX = 100
 
 
 def summary(dataset: Dataset, split: Split) -> dict[str, Any]:
-    """Count what each peer holds.
+    """Count the examples and labels of each peer.
 
     Returns:
         rule, dataset, task, classes, remarks, and `peers`: for each peer its id, note, numbers of training and test
         examples, label_map (None: unchanged), features_permuted, and `train_counts` per official class or label; for
-        regression `train_quantiles` instead: smallest, quartiles and largest of each output; for completion those of
-        the number of ones in a pattern, for next-token of the number of tokens to predict, for very many labels of the
-        number that hold. Then `classes` is empty.
+        regression `train_quantiles` instead: smallest, quartiles and largest of each output. For completion these are
+        quantiles of the number of ones in a pattern, for next-token of the number of tokens to predict, for very many
+        labels of the number that hold. Without counts `classes` is empty.
     """
     return {
         "rule": split.rule,
