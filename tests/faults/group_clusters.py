@@ -27,7 +27,7 @@ ROUND = 105
 
 def group_coordinator_killed(effects: int) -> None:
     """P5, P6: A coordinator of a group that is killed after any effect of a round is soon replaced; no round of any
-    group is lost, done twice or has two means; the groups that it is not in go on, and so does the peer after its
+    group is lost, done twice or has two means; the groups without it go on, and so does the peer after its
     restart."""
     _coordinator_killed(world(), effects)
 
@@ -156,7 +156,7 @@ def _all_end(made: World, seed: int) -> None:
 
 def group_members_change(seed: int) -> None:
     """One peer is invited and then another revoked while rounds go on: each roster takes effect in each group by
-    committed round; a group that has two members only now begins, and catches up with the others; a group that has lost
+    committed round; a group that only now has two members begins, and catches up with the others; a group that has lost
     a member goes on."""
     made = world()
     first = (["peer1", "peer3", "peer4", "peer5"], ["peer3", "peer4", "peer5"])[seed % 2]

@@ -119,8 +119,8 @@ class Standings:
         return sum(after == state for _, after in self.now.values())
 
     def burials(self, now: float, among: Collection[str] | None = None) -> list[float]:
-        """Return the ticks for which one peer considered another one dead, until now if it still does; both of these
-        peers, if `among` is given."""
+        """Return the ticks for which one peer considered another one dead, until now if it still does; only for pairs
+        within `among`, if that is given."""
         dead = [*self.dead, *((*key, now - since) for key, (since, state) in self.now.items() if state == "dead")]
         return [ticks for *pair, ticks in dead if among is None or set(pair) <= set(among)]
 
