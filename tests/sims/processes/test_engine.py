@@ -28,7 +28,7 @@ from tests.sims.worlds import relative
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 METHOD = "partial-averaging"
-#: Prints its number and is `fedpeer`, whose programs are forks too: `sys.executable` is that of these tests.
+#: Prints its process number and runs `fedpeer`, whose programs are forks, too, by the tests' own `sys.executable`.
 PROGRAM = """
 import os, sys
 print(os.getpid(), flush=True)
@@ -36,7 +36,7 @@ sys.executable = sys.argv.pop(1)
 from fedpeer.cli.main import main
 main()
 """
-#: Seconds within which processes that got a stop are gone, on a busy machine.
+#: Seconds within which stopped processes have ended, on a busy machine.
 PATIENCE = 60.0
 #: Rounds of some tens of milliseconds: more than peers run before a test's action after the first one takes effect.
 ROUNDS = 20
