@@ -1,7 +1,7 @@
-"""Running statistics of normalization are averaged and nothing else, whatever an algorithm does with parameters.
+"""Running statistics of normalization are only ever averaged, whatever an algorithm does with parameters.
 
 Each test has a network with batch normalization whose inputs lose their spread: variances fall from round to round, and
-whoever goes further than a mean of them makes them negative.
+any step beyond a mean of them makes them negative.
 """
 
 from __future__ import annotations
