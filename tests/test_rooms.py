@@ -40,7 +40,7 @@ NEVER = {
     "sims": {"aiohttp"},
     "cli": {"aiohttp"},
 }
-#: What draws pictures: a second, and its plots appear in a notebook only if the notebook is the first to import it.
+#: Imports that draw pictures: they take a second, and plots appear in a notebook only if it imports them first.
 DRAWING = {"matplotlib"}
 
 
