@@ -117,7 +117,7 @@ def test_what_concerns_others_only_is_not_in_a_groups_part(changed: dict[str, An
 
 
 def test_how_a_slice_is_averaged_concerns_its_own_group_only() -> None:
-    """Also not a group whose model depends on that slice; and a file that says nothing has the earlier digests."""
+    """It does not concern a group whose model depends on that slice. A file without it has the earlier digests."""
     plain = contract_of(federation())
     own = contract_of(federation(partial_models__everyone__gossip={"every": 3, "topology": "star"}))
     assert own["partial_models"]["everyone"]["gossip"] == {"every": 3, "topology": "star"}
@@ -305,7 +305,7 @@ def test_a_slices_mode_does_not_change_as_the_federations_does_not() -> None:
 
 
 def test_a_slices_deadline_is_each_peers_own_business() -> None:
-    """So peers go on averaging while it changes, as they do while the federation's does."""
+    """Peers go on averaging while it changes, as they do while the federation's deadline changes."""
 
     def contract(gossip: dict[str, Any] | None) -> dict[str, Any]:
         return contract_of(federation(partial_models__own={"gossip": gossip}))

@@ -53,7 +53,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-#: The same, but all peers exchange shares of what they have in common.
+#: The same models, but all peers exchange shares of the parameters that they have in common.
 BESIDE_SHARES = {**MODELS, "everyone": {**MODELS["everyone"], "gossip": {"protocol": "push-sum"}}}
 
 

@@ -33,8 +33,8 @@ def group_coordinator_killed(effects: int) -> None:
 
 
 def slice_coordinator_killed(effects: int) -> None:
-    """P1, P5, P6: The same for a slice that has a coordinator beside one of which shares are exchanged: these go on and
-    lose nothing."""
+    """P1, P5, P6: The same for a slice with a coordinator, beside a slice whose shares are exchanged: this one goes on
+    and loses nothing."""
     _coordinator_killed(world_with_shares(), effects)
 
 
@@ -65,7 +65,7 @@ def groups_coordinated(seed: int) -> None:
 
 
 def slices_coordinated(seed: int) -> None:
-    """P1, P6: The same for slices that have coordinators beside one of which shares are exchanged."""
+    """P1, P6: The same for slices with coordinators, beside a slice whose shares are exchanged."""
     _coordinated(world_with_shares(), seed)
 
 

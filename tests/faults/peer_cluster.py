@@ -287,7 +287,7 @@ class PeerCluster:
         assert far <= EXACT, f"tick {self.simulator.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice"
 
     def _stay_inside(self, peer: str, durable: DurableState) -> None:
-        """Record every estimate of which an element is outside the hull of the members' first values.
+        """Record every estimate with an element outside the hull of the members' first values.
 
         int8 rounds up or down by as much as a 127th of the longest difference between two members.
         """

@@ -92,7 +92,7 @@ def test_an_exact_average_gives_all_the_mean_of_the_shared_slice_and_leaves_the_
 
 
 def test_all_peers_may_have_networks_of_their_own() -> None:
-    """Nobody has the federation's network then."""
+    """No peer has the federation's network then."""
     own = {f"peer{number}": f"mlp:64+{number + 9}+10" for number in range(1, 7)}
     made = different(own)
     assert made not in [made.assembly_of(peer) for peer in made.peers]

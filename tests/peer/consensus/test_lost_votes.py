@@ -288,7 +288,7 @@ def test_who_is_admitted_again_with_another_key_has_forgotten_nothing_and_votes_
 
 @pytest.mark.parametrize("ahead", [-2, -1, 2])
 def test_who_promised_something_with_its_new_key_on_another_disk_loses_its_vote(ahead: int) -> None:
-    """It came back on an empty disk first, as incarnation 1, and then the old one was put back.
+    """The voter came back on an empty disk first, as incarnation 1, and then its old disk was put back.
 
     That start may have a number that a process on this disk had with the old key.
     """

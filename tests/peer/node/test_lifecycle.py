@@ -249,7 +249,7 @@ def test_who_is_dead_at_the_end_is_waited_for_as_long_as_at_the_beginning() -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.soak), 3])
 def test_who_begins_before_the_first_averaging_is_no_late_joiner(every: int) -> None:
-    """Nobody needs its part before that, and its training counts like the others'. It hears nothing for a while from
+    """Nobody needs its part before that, and its training counts like the others'. It receives nothing for a while from
     the moment when all others have begun."""
     made = world(4, gossip__every=every, gossip__deadline=30.0, gossip__topology="complete")
     calm = PeerCluster(made, Faults(links=LinkRules(delay=0.2)))

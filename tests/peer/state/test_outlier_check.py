@@ -22,7 +22,7 @@ def toward(length: float) -> torch.Tensor:
 
 
 def refusal(reach: OutlierCheck, value_D: torch.Tensor, estimate_D: torch.Tensor) -> tuple[str, str] | None:
-    """Return the refusal of a share with this estimate by a peer with the other, whatever their weights are."""
+    """Return the refusal of a share with one estimate by a peer with the other, whatever their weights are."""
     return reach.refusal(Mass.of(value_D, 0.25), Mass.of(estimate_D, 1.5))
 
 

@@ -307,7 +307,7 @@ def test_where_peers_average_there_is_no_consensus() -> None:
     assert found.code == "unknown_group"
 
 
-# ------------------------------------------------------------------------------ what only a node with a memory can tell
+# ----------------------------------------------------------------------------- what only a node with a memory can tell
 
 A, B, C, D, E = ids(5)
 ALL = VoterSet(1, frozenset((A, B, C, D, E)), frozenset((A, B, C, D, E)))

@@ -114,7 +114,7 @@ def test_a_killed_peer_is_named_and_started_again_and_nothing_is_lost(tmp_path: 
 
 
 def test_a_peer_that_dies_again_and_again_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
-    """Its key is gone from its folder, so each new start fails in the same way."""
+    """The peer's key is gone from its folder, so each new start fails in the same way."""
     made = world(rounds=1000)
     with engine(made, tmp_path / "peers") as running:
         running.step()
