@@ -40,7 +40,7 @@ NEVER = {
     "sims": {"aiohttp"},
     "cli": {"aiohttp"},
 }
-#: Imports that draw pictures: they take a second, and plots appear in a notebook only if it imports them first.
+#: What draws pictures: a second, and its plots appear in a notebook only if the notebook is the first to import it.
 DRAWING = {"matplotlib"}
 
 
