@@ -69,9 +69,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Look for no garbage while modules are imported, and in what they are made of never again.
+    """Collect no garbage while modules are imported, and never search the objects of these modules again.
 
-    Hundreds of thousands of objects are made that all stay; going through them again and again takes seconds.
+    The imports make hundreds of thousands of objects that all stay; a search of these takes seconds each time.
     """
     gc.disable()
     try:

@@ -1,4 +1,4 @@
-"""A test that hangs ends the tests of nobody: it fails, and the others go on."""
+"""A test that hangs does not end other tests: it fails, and they go on."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def branching(outputs: Tensor, targets: Tensor) -> Tensor:
 
 
 class Lion(torch.optim.Optimizer):
-    """Steps by the sign of a momentum (Chen et al. 2023, Algorithm 2); `step` counts for nothing but the test."""
+    """Steps by the sign of a momentum (Chen et al. 2023, Algorithm 2); only the test reads `count`."""
 
     def __init__(self, parameters: Any, lr: float = 1e-3, beta1: float = 0.9, beta2: float = 0.99) -> None:
         super().__init__(parameters, {"lr": lr, "beta1": beta1, "beta2": beta2})
@@ -46,7 +46,7 @@ class Lion(torch.optim.Optimizer):
 
 
 class Normed(torch.optim.Optimizer):
-    """Steps of a given length for each tensor, so that the tensors of two peers must not be one."""
+    """Steps of a given length for each tensor, so that tensors of two peers must not be stacked into one."""
 
     def __init__(self, parameters: Any, lr: float = 0.1) -> None:
         super().__init__(parameters, {"lr": lr})

@@ -37,7 +37,7 @@ def answered(draw: st.DrawFn) -> Arrays:
 
 
 def classified(name: str) -> Callable[..., float]:
-    """Return the metric as it is used: what the library warns of is said by NaN."""
+    """Return the metric as it is used: it is NaN where the library warns."""
 
     def measured(y_N: NDArray[Any], p_NC: NDArray[Any], **settings: Any) -> float:
         metric = partial(ANSWER_METRICS["classification"][name], **settings)
@@ -147,8 +147,8 @@ def labelled(draw: st.DrawFn) -> Arrays:
 @settings(max_examples=30)
 @given(labelled())
 def test_what_is_said_of_labels_follows_from_pairs_and_counts(found: Arrays) -> None:
-    """The area of a label is the part of its pairs in the right order, and its average precision the sum over falling
-    thresholds of what recall gains, times the precision there."""
+    """The area under a label's curve is the part of its pairs in the right order. Its average precision is the sum,
+    over falling thresholds, of the gain in recall times the precision there."""
     y_NC, p_NC = found
     scores = answer_scores(ANSWER_METRICS["multi-label"], y_NC, p_NC)
     assert not scores.failed

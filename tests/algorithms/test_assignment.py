@@ -322,7 +322,7 @@ def test_groups_that_all_parts_show_are_found() -> None:
 
 
 def with_noise_of_one_part(seed: int) -> NDArray[np.float16]:
-    """Return sketches of which one part has groups by chance that are stronger than the true ones."""
+    """Return sketches, in one part of which chance makes groups that are stronger than the true ones."""
     draws = np.random.default_rng(seed)
     part_PKS = in_parts(1.0, seed).astype(np.float64)
     wrong_CS = draws.normal(size=(3, 64))[draws.permutation(np.arange(12) // 4)]

@@ -45,7 +45,7 @@ def played(algorithm: Made, rounds: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def largest(values_n: Vector, count: int) -> Vector:
-    """Return the values with zeros for all but so many of the largest."""
+    """Return the values with zeros for all but this many of the largest."""
     kept = sorted(range(len(values_n)), key=lambda place: -abs(values_n[place]))[:count]
     return np.where(np.isin(np.arange(len(values_n)), kept), values_n, 0)
 
@@ -97,7 +97,7 @@ def test_with_everything_sent_and_gamma_1_it_is_full_averaging() -> None:
 
 @pytest.mark.slow
 def test_without_training_models_come_to_their_mean() -> None:
-    """Compressed to one number of three, too: what is left out comes later. The one step of a round changes nothing."""
+    """This holds with one number of three sent, too: the rest comes later. The one step of a round changes nothing."""
     flat = work(0)
     still = Batches(torch.zeros_like(flat.x_NF), flat.index[:, :1], torch.zeros_like(flat.y[:, :1]))
     x_Pn = torch.from_numpy(np.random.default_rng(2).normal(size=(PEERS, FEATURES)))

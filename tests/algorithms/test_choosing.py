@@ -1,4 +1,4 @@
-"""Choice of the way to take a round's steps: the quickest exact one, and `vmap` only if a probe shows that it is."""
+"""Choice of the way to take a round's steps: the quickest exact one, and `vmap` only if a probe shows it exact."""
 
 from __future__ import annotations
 

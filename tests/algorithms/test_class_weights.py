@@ -139,7 +139,7 @@ def test_the_gradient_of_a_step_is_that_of_torchs_weighted_loss(module: nn.Modul
 
 
 def test_bayesian_stacks_and_loops_weigh_alike() -> None:
-    """The optimizer of the loop has a momentum of next to nothing, which closed gradients do not take."""
+    """The loop's optimizer has a momentum of nearly zero, since closed gradients are not used with momentum."""
     module = mlp()
     mu_Bn, block = starts(module, 3), weighted(steps=2)
     start, reference = Posterior.around(mu_Bn, 0.1), Gaussian.of(torch.zeros_like(mu_Bn), torch.ones_like(mu_Bn))
@@ -169,7 +169,7 @@ GRADIENTS: dict[str, Callable[[TrainingContext], Any]] = {
 
 @pytest.mark.parametrize("name", GRADIENTS)
 def test_a_class_of_weight_two_is_one_whose_examples_are_there_twice(name: str) -> None:
-    """Each batch has two examples of class 0 and two of others, so that both kinds have equally many."""
+    """Each batch has two examples of class 0 and two of the other classes."""
     module, generator = mlp(), torch.Generator().manual_seed(3)
     x_NF, steps = torch.randn((12, 5), generator=generator), 3
     y_N = torch.tensor([0, 0, 1, 2] * steps)

@@ -151,7 +151,7 @@ def test_densities_are_in_proportion_to_sum_over_product_and_at_most_1() -> None
 
 @pytest.mark.slow
 def test_a_peer_alone_is_a_row_of_the_block() -> None:
-    """Also where only some of the block have drawn their masks."""
+    """This also holds where only some peers of the block have drawn their masks."""
     algorithm = DisPfl(context(), density=0.4)
     x_Pn = torch.rand(PEERS, BASE + HEAD + 1, dtype=torch.float64)
     client, received = algorithm.start_client(x_Pn, torch.ones(PEERS)), algorithm.start_averaged(x_Pn)

@@ -41,7 +41,7 @@ def test_a_block_has_the_scores_of_its_peers(loss: str, seen: bool, monkeypatch:
 
 
 class Writer(nn.Module):
-    """Logits of 5 tokens at each of 4 places; it keeps how many places it has answered at once."""
+    """Logits of 5 tokens at each of 4 places; it records how many places it has answered at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class Writer(nn.Module):
 
 
 def test_texts_are_continued_a_few_places_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A place has outputs for a whole vocabulary. Scores do not depend on how many there are at once."""
+    """A place has outputs for a whole vocabulary. Scores do not depend on how many places are answered at once."""
     module, criterion = Writer(), LOSSES["next-token"]
     layout = FlatLayout.of(module)
     stepper = build_stepper("loop", module, layout, criterion, OptimizerChoice("SGD", {"lr": 0.1}))

@@ -65,7 +65,7 @@ def test_it_shares_what_gossip_with_local_buffers_shares() -> None:
 
 
 def test_of_modules_that_hold_other_buffers_only_these_stay() -> None:
-    """A buffer of the network itself, or of a block, keeps no layer beside it or inside it from being averaged."""
+    """A buffer of the network itself, or of a block, does not keep layers beside or inside it from being averaged."""
     module = Normalized()
     network = trace(module, torch.zeros(2, 6))
     federation = Federation.model_validate({"learning": {"buffers": "local"}})
@@ -76,7 +76,7 @@ def test_of_modules_that_hold_other_buffers_only_these_stay() -> None:
 
 
 def test_peers_keep_the_normalization_of_their_own_networks() -> None:
-    """One network has none, and a deeper one has another layer of it; a buffer that nobody can slice is no mistake."""
+    """One network has no normalization, a deeper one has another layer of it; a buffer without slices is no error."""
 
     def network(layers: int, norms: int) -> NetworkMap:
         made = nn.Sequential(nn.Linear(5, 5), *(nn.Tanh() for _ in range(layers)), nn.Linear(5, 3))

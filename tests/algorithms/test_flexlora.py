@@ -80,7 +80,7 @@ def test_more_clients_than_a_layer_has_rows_are_no_difficulty() -> None:
 
 
 def test_dimensions_that_the_product_does_not_have_can_still_learn() -> None:
-    """Where both factors are 0, neither has a gradient, ever again: as at the start, the right one must not be."""
+    """Where both factors are 0, neither ever has a gradient again: as at the start, the right one must not be 0."""
     drawn = torch.Generator().manual_seed(3)
     for kept in (0, 1, 2):
         left = torch.randn(3, 7, 4, dtype=torch.float64, generator=drawn)
@@ -95,7 +95,7 @@ def test_dimensions_that_the_product_does_not_have_can_still_learn() -> None:
 
 
 def test_updates_of_adapters_belong_to_one_round() -> None:
-    """The server turns the factors in each round, so that a change of old ones is another change of its own."""
+    """The server turns the factors in each round, so a change of older factors means another change of its own."""
     with pytest.raises(AlgorithmError, match=r"an update of flexlora belongs to one round; .* fedala$"):
         Buffered(FlexLora(context(adapted())), "flexlora")
 

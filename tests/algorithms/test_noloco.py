@@ -22,7 +22,7 @@ ALPHA, BETA, GAMMA = 0.5, 0.7, 1.1
 
 
 def pairs(count: int, draws: np.random.Generator) -> Vector:
-    """Return the matrix (P, P) of random pairs, in which both have one half; of an odd number one stays alone."""
+    """Return the matrix (P, P) of random pairs, in which both have one half; with an odd number one is alone."""
     order, matrix = draws.permutation(count), np.eye(count)
     for a, b in zip(order[: count // 2], order[count // 2 :], strict=False):
         matrix[[a, a, b, b], [a, b, a, b]] = 0.5

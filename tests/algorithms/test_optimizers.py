@@ -42,7 +42,7 @@ def test_what_cannot_train_this_network_here_is_refused_before_any_step(choice: 
 
 
 def test_muon_trains_networks_of_matrices() -> None:
-    """One without biases, say; its state is a matrix for each."""
+    """A network without biases is one, say; the state has a matrix for each of its matrices."""
     matrices = [nn.Parameter(torch.ones(3, 4)), nn.Parameter(torch.ones(2, 3))]
     choice = OptimizerChoice.named("muon", {"lr": 0.02})
     assert StateLayout.probe(choice, matrices).size == 18

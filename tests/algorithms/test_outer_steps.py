@@ -1,4 +1,4 @@
-"""Outer steps: torch's own optimizer takes the same ones, a block is its peers, and the mean steps as one."""
+"""Outer steps: equal to those of torch's own optimizer, the same in a block as alone, and linear in the mean."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def begun(x_PN: Tensor, algorithm: OuterSteps) -> OuterState:
 
 
 def mixed(x_PN: Tensor) -> Tensor:
-    """Return what an averaging that is not complete leaves."""
+    """Return the vectors after an incomplete averaging."""
     return 0.5 * x_PN + 0.5 * x_PN.roll(1, 0)
 
 
@@ -130,7 +130,7 @@ def test_a_rate_of_one_without_momentum_takes_the_average() -> None:
 
 
 def test_the_mean_takes_the_step_that_one_peer_with_the_mean_model_takes() -> None:
-    """Whatever is left of the differences: averaging conserves the mean, training and outer steps are linear in it."""
+    """Differences between peers do not matter: averaging keeps the mean; training and outer steps are linear in it."""
     everywhere = OuterRules((OuterRule(outer_nesterov(), 2),), torch.zeros(1, N, dtype=torch.int8), KIND_P * 0)
     algorithm = OuterSteps(Drift(), everywhere)
     apart, _ = rounds_of(algorithm, start(), range(1, 10))

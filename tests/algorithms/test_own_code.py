@@ -1,4 +1,4 @@
-"""A user's own loss and optimizer: beside fedpeer's, in every way of training, and what is told where they fail."""
+"""A user's own loss and optimizer: beside fedpeer's, in every way of training, and the messages where they fail."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_what_is_wrong_with_a_loss_is_told(function: Callable[..., object], said
 
 @pytest.mark.slow
 def test_an_own_optimizer_takes_its_own_steps_in_each_way() -> None:
-    """As one uninterrupted optimizer in torch does, also between rounds: its state is kept."""
+    """The steps are those of one uninterrupted optimizer in torch: its state is kept between rounds."""
     module, x_Bn = mlp(), starts(mlp(), 3)
     layout, rounds = FlatLayout.of(module), [batches(seed=2), batches(seed=3)]
     ways: tuple[Way, ...] = ("loop", "mapped")

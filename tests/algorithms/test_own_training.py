@@ -1,4 +1,4 @@
-"""Training by a loop of the user's own: beside FedAvg with the same steps, and what is told where the loop fails."""
+"""Training by a loop of the user's own: beside FedAvg with the same steps, and the messages where the loop fails."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LR, STEPS, BATCH = 0.2, 8, 5
 
 @dataclass(frozen=True)
 class FullGradient(fedpeer.OwnTraining):
-    """Some steps along the gradient of all examples, which `learning.batch_size` can say, too."""
+    """Some steps along the gradient of all examples, as a `learning.batch_size` of all examples takes them, too."""
 
     _: KW_ONLY
     steps: int = STEPS
@@ -36,7 +36,7 @@ class FullGradient(fedpeer.OwnTraining):
 
 @dataclass(frozen=True)
 class Drawing(fedpeer.OwnTraining):
-    """Puts drawn numbers into the network."""
+    """A training that puts random numbers into the network."""
 
     def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:
         with torch.no_grad():
@@ -46,7 +46,7 @@ class Drawing(fedpeer.OwnTraining):
 
 @dataclass(frozen=True)
 class Counting(fedpeer.OwnTraining):
-    """Counts in the module how often it was trained, and puts that into the network."""
+    """A training that counts its calls in the module, and puts the count into the network."""
 
     def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:
         times = getattr(module, "times", 0) + 1

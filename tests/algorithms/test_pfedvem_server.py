@@ -262,7 +262,7 @@ CLIENTS, ROUNDS, STEPS, BATCH = 6, 6, 25, 10
 
 @pytest.mark.slow
 def test_digits_are_learnt_by_clients_of_five_classes() -> None:
-    """Personal models beat the server's on their own classes; the server's knows all ten, which no client was shown."""
+    """Personal models beat the server's on their own classes; the server's knows all ten, though no client has all."""
     held = digits()
     x_NF, y_N = torch.tensor(held.x), torch.tensor(held.y)
     test_N = torch.arange(len(y_N)) % 4 == 0

@@ -1,7 +1,7 @@
-"""Running statistics of normalization are averaged and nothing else, whatever an algorithm does with parameters.
+"""Running statistics of normalization are only ever averaged, whatever an algorithm does with parameters.
 
 Each test has a network with batch normalization whose inputs lose their spread: variances fall from round to round, and
-whoever goes further than a mean of them makes them negative.
+any step beyond a mean of them makes them negative.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def test_scaffold_has_no_control_variates_of_statistics() -> None:
 
 @pytest.mark.parametrize("kind", [FedAvg, FedPer, FedBN])
 def test_an_old_updates_statistics_draw_the_servers_by_its_discount(kind: type[FedAvg]) -> None:
-    """With w = 1 / sqrt(1 + age) they become w * the client's + (1 - w) * the server's; parameters move by changes."""
+    """The result is w * the client's + (1 - w) * the server's, w = 1 / sqrt(1 + age); parameters move by changes."""
     algorithm, x_n, now_n = Buffered(kind(bench()), "it"), begun(), begun()
     now_n[STATISTICS] *= 0.01  # the server's have fallen, since the clients began
     clients = algorithm.start_client(x_n.expand(PEERS, -1), EXAMPLES)

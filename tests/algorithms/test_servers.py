@@ -20,8 +20,8 @@ from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, 
 from tests.algorithms.server_factory import LOSS, LR, MAKERS, MODULE, Algorithm, Quadratics, bench_of, played
 
 WAYS: list[Way] = ["stack", "mapped", "loop"]
-#: Most of the time of `mapped` is that each algorithm traces its gradient anew. `make test` takes one algorithm that
-#: corrects the gradients and one that asks for the answers of models; `make soak` takes all.
+#: `mapped` is slow because each algorithm traces its gradient anew. `make test` takes one algorithm that corrects the
+#: gradients and one that asks for the answers of models; `make soak` takes all.
 MAPPED = ("scaffold", "ifca")
 EXAMPLES = torch.tensor([10.0, 30.0, 60.0])
 

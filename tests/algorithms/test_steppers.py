@@ -85,7 +85,7 @@ def test_a_mapped_block_is_the_loop(optimizer: OptimizerChoice) -> None:
     module = nn.Sequential(mlp(), nn.LayerNorm(3), nn.Linear(3, 3))
     x_Bn, stepper = starts(module, 3), mapped_of(module, optimizer)
     looped, found = (played(each, x_Bn, two_rounds()) for each in (loop_of(module, optimizer), stepper))
-    # Adam and its kin divide by the root of a squared gradient, which magnifies rounding where it is near zero.
+    # Adam and similar optimizers divide by the root of a squared gradient, which magnifies rounding near zero.
     assert all(distance(a, b) < 50 * CLOSE for a, b in zip(found[0], looped[0], strict=True))
     again = played(stepper, x_Bn[1:], [shifted(block) for block in two_rounds()])
     assert all(distance(a, b) < 50 * CLOSE for a, b in zip(again[0], looped[0][1:], strict=True))
@@ -142,7 +142,7 @@ DRAWN = torch.randn(60, generator=torch.Generator().manual_seed(0))
     ids=["norm", "convolutions", "attention"],
 )
 def test_traced_operations_have_the_same_bits(module: nn.Module, inputs: Tensor) -> None:
-    """So a result does not depend on when a shape is traced."""
+    """So the result does not depend on the step at which a shape is traced."""
     stepper = mapped_of(module)
     given = starts(module, 2), inputs, inputs.flatten(2)[:, :, 0].gt(0).long()
     as_it_is = stepper._gradient_of(*given)

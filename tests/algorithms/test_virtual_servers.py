@@ -406,7 +406,7 @@ def test_pfedbayes_trains_personally_on_each_batch_and_lets_the_global_copy_foll
 
 @pytest.mark.parametrize("positivity", ["shrink", "reject"])
 def test_a_server_that_is_no_distribution_is_not_taken_over(positivity: Any) -> None:
-    """Its numbers are finite; who took it over would train towards NaN, and store factors of it."""
+    """Its numbers are finite; a client that adopted it would train towards NaN, and store factors of it."""
     algorithm = Virtual(bench_of("stack"), beta=0.1, positivity=positivity)
     server, client, _ = begun(algorithm)
     assert algorithm.server_fault(server) is None

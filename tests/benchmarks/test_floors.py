@@ -51,7 +51,7 @@ def test_two_processes_by_hand_reach_the_parameters_of_the_engine(dataset: Datas
             floor.train()
             floor.average()
         assert apart(floor.x_Pn - began, engine.x_Pn - began) < 1e-3
-        assert apart(floor.x_Pn[0], floor.x_Pn[1]) > 1e-4  # because averaging is only with neighbors
+        assert apart(floor.x_Pn[0], floor.x_Pn[1]) > 1e-4  # because peers average with neighbors only
         assert floor.evaluate() == pytest.approx([score for score, _ in engine.evaluate()])
 
 

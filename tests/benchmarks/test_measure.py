@@ -71,7 +71,7 @@ def test_a_target_is_missed_only_if_all_of_the_interval_lies_above() -> None:
 
 
 def test_memory_that_is_taken_counts() -> None:
-    gc.collect()  # what earlier tests left must not be freed in between
+    gc.collect()  # objects of earlier tests must not be freed in between
     before = proportional_bytes()
     with mmap.mmap(-1, 50 * 2**20) as block:  # memory that no allocator had before
         block.write(b"1" * len(block))

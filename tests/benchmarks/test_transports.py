@@ -33,7 +33,7 @@ def test_a_slice_is_carried_checked_merged_and_saved(make: Callable[[Job, int], 
     try:
         for _ in range(2):
             transport.send(torch.randn(LENGTH))
-        with pytest.raises(Exception, match=r".*"):  # each fails in its own way, and none silently
+        with pytest.raises(Exception, match=r".*"):  # each transport fails in its own way, and none silently
             transport.send(torch.full((LENGTH,), torch.nan))
     finally:
         transport.close()

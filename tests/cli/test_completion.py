@@ -1,4 +1,4 @@
-"""Completion in a shell: what the shell asks, and what it is answered."""
+"""Completion in a shell: the shell's questions, and the answers."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ async def test_only_names_of_this_machine_are_answered(shown: Shown) -> None:
 
 
 def _somebody(number: int, frame: object) -> None:
-    """Stand for a signal handler that was installed before."""
+    """Do nothing, as a signal handler that was installed before."""
 
 
 @pytest.mark.asyncio

@@ -133,7 +133,7 @@ async def test_layers_are_pythons_and_cells_are_marked(tmp_path: Path) -> None:
             await press(page, key)
         assert await page.value("document.activeElement.getAttribute('aria-label')") == "row 3, column 5"
         assert await page.value(given(B.half))
-        # The same words may stand under the answer to the cells of a moment ago.
+        # The answer to the previous cells may have the same words under it.
         whole = ",".join(map(str, np.flatnonzero(B.whole)))
         answered = f"{text}.includes('peer2 learnt pattern B itself, and completes it')"
         await page.until(f"{answered} && {drawn('full-averaging', 'right')}.join() === '{whole}'")

@@ -52,7 +52,7 @@ def test_every_exception_named_here_exists(name: str) -> None:
 
 
 def test_a_file_that_may_not_be_used_is_the_users_mistake(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whichever command comes upon it: `new`, `init` and `predict` only look whether it is there."""
+    """This holds for every command that meets such a file: `new`, `init` and `predict` only check whether it exists."""
 
     def denied() -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "locked/x")

@@ -55,7 +55,7 @@ def command(*arguments: str, code: str, **environment: str) -> subprocess.Comple
 
 
 def test_nothing_heavy_is_imported_and_no_torch_to_check_a_file(tmp_path: Path) -> None:
-    """Check after all light commands that none imported torch: a module that one imports stays imported."""
+    """Run all light commands in one process, and check afterwards that none has imported torch."""
     (tmp_path / "federation.yaml").write_text("partial_models: {a: {}}\nlearning: {optimizer: adam}\n")
     light = [["--help"], ["simulate", "--help"], ["--version"], ["runs", "list"]]
     checks = [["config", "check", str(tmp_path / "federation.yaml")], ["config", "schema"]]
@@ -128,7 +128,7 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 @pytest.mark.slow
 def test_terminals_that_are_not_utf8(tmp_path: Path) -> None:
-    """One process tries what differs: a page of help, and an answer and an error that quote what was typed."""
+    """One process tries the outputs that differ: a page of help, and an answer and an error that quote their input."""
     file = tmp_path / "µ.yaml"
     file.write_text("partial_models: {a: {}}\n")
     lines = [["topology"], ["--help"], ["config", "check", str(file)], ["topology", "µ"]]

@@ -52,14 +52,14 @@ def test_each_command_of_a_templates_page_runs(
     assert {name.name for name in folder.iterdir()} - {"federation.yaml"} == shown - {"cd"}
     assert "  cd 'My Study'\n" in made.out
     monkeypatch.chdir(folder)
-    for text in folder.rglob("*.txt"):  # what takes minutes with a whole text
+    for text in folder.rglob("*.txt"):  # a whole text would take minutes
         text.write_text(text.read_text(encoding="utf-8")[:200], encoding="utf-8")
     shown_there = commands(folder / "README.md")
     assert "fedpeer simulate --config federation.yaml" in shown_there
     assert fedpeer("config", "check", "federation.yaml").out.startswith(
         'federation.yaml is valid: federation "my-study"'
     )
-    typed = commands(PAGES[template]) if template in PAGES else []  # by the test of that page, in such a folder
+    typed = commands(PAGES[template]) if template in PAGES else []  # the test of that page runs these, in such a folder
     for program, command, *rest in [shlex.split(line) for line in shown_there if line not in typed]:
         assert program == "fedpeer"
         if command == "start":
@@ -75,7 +75,7 @@ def test_each_command_of_a_templates_page_runs(
 
 @pytest.mark.soak
 def test_partial_averaging_gains_where_hospitals_differ(fedpeer: Fedpeer, tmp_path: Path) -> None:
-    """A newcomer's first result is worth looking at: sharing a part is better than nothing and than everything."""
+    """A newcomer's first result shows something: sharing a part is better than sharing nothing or everything."""
     assert fedpeer("new", "study").code == 0
     data = "csv:study/patients.csv,label=diagnosis,user=hospital"
     options = ["--config", "study/federation.yaml", "--dataset", data, "--repeats", "3", "--json", "--quiet"]
@@ -88,7 +88,7 @@ def test_partial_averaging_gains_where_hospitals_differ(fedpeer: Fedpeer, tmp_pa
 
 
 def test_slices_by_airline_and_by_airport_are_those_of_the_experiment() -> None:
-    """The members are numbers of peers, which nobody would see to be wrong."""
+    """The members are numbers of peers, in which nobody would notice a mistake."""
     files = {name: YAML(typ="safe").load(_TEXTS / "flights" / f"{name}.yaml") for name in ("federation", "crossed")}
     assert files["crossed"].pop("partial_models") == crossed_models()
     files["federation"].pop("partial_models")

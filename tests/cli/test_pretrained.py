@@ -1,4 +1,4 @@
-"""A pretrained model on the command line: trained on a table's text, predicted with, exported in its own formats."""
+"""A pretrained model on the command line: trained on a table's text, used to predict, exported in its own formats."""
 
 from __future__ import annotations
 

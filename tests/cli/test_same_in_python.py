@@ -51,7 +51,7 @@ def _settings(run: RunFolder) -> dict[str, Any]:
 
 
 def _same(shell: RunFolder, python: Results) -> None:
-    """Hold that two runs have the same settings and the same results."""
+    """Assert that two runs have the same settings and the same results."""
     assert _settings(RunFolder(python.folder)) == _settings(shell)
     rows, others = (list(each.rows()) for each in (shell, RunFolder(python.folder)))
     assert [{**row, "seconds": 0} for row in rows] == [{**row, "seconds": 0} for row in others]
@@ -62,7 +62,7 @@ def _same(shell: RunFolder, python: Results) -> None:
     ("kind", "chosen"),
     [
         *((kind, {}) for kind in DATA),  # the defaults follow from the data
-        ("npz", {"algorithm": "fedavg"}),  # a mapping from here on
+        ("npz", {"algorithm": "fedavg"}),  # the federation is a mapping from here on
         ("csv", {"optimizer": "sgd,lr=0.2", "batch_size": 3}),
     ],
     ids=str,
@@ -75,7 +75,7 @@ def test_the_same_words_are_the_same_run(kind: str, chosen: dict[str, Any], fedp
     assert done.code == 0, done.err
     settings = {"seed": 3, "learning": {"rounds": 2, **chosen}, "simulation": {"peers": 2}}
     shell = RunFolder.open(Path("fedpeer-runs"), "last")
-    # A mapping and a typed `Federation` are one thing by then: each has its turn.
+    # `simulate` treats a mapping like a typed `Federation`: cases with choices pass the one, the others the other.
     federation = settings if chosen else Federation.model_validate(settings)
     _same(shell, api.simulate(data, federation=federation, workers=1, out="python"))
 

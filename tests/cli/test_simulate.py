@@ -222,7 +222,7 @@ def test_slices_are_those_of_the_network_with_its_adapters(fedpeer: Fedpeer) -> 
 
 
 def test_slices_have_the_peers_that_the_simulation_has(fedpeer: Fedpeer) -> None:
-    """The users of the user's own file, although its sizes are written in the network."""
+    """The peers are the users in the user's own file, which is read although the network states its sizes."""
     rows = [f"{n},{2 * n},{'ab'[n % 2]},ward{n % 4}" for n in range(40)]
     Path("wards.csv").write_text("\n".join(["u,v,y,ward", *rows]))
     Path("federation.yaml").write_text(

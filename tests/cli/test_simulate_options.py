@@ -109,7 +109,7 @@ def test_a_data_file_is_found_from_any_folder(tmp_path: Path, monkeypatch: pytes
 
 
 def test_each_path_starts_where_it_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """That of an option in the working folder, that of a file in the file's folder."""
+    """An option's path starts in the working folder, and a path in a file in the file's folder."""
     (tmp_path / "sub").mkdir()
     for folder in (tmp_path, tmp_path / "sub"):
         (folder / "start.safetensors").write_bytes(folder.name.encode())

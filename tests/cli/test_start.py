@@ -111,7 +111,7 @@ def test_what_training_needs_is_imported_once_for_all(
 def test_a_data_set_is_loaded_once_for_all(
     fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The supervisor does what the peers would, in one process; each peer stops as soon as it is prepared."""
+    """The supervisor does the peers' work in one process; each peer stops as soon as it is prepared."""
     loaded, imported, prepared = list[Choice](), list[Sequence[PeerConfig]](), list[Prepared]()
 
     def load(choice: Choice) -> Dataset:
@@ -147,7 +147,7 @@ def test_a_peers_own_data_are_loaded_by_itself(configs: list[str]) -> None:
 
 
 def test_nobodys_code_is_run_before_a_peers_file_has_allowed_it(configs: list[str]) -> None:
-    """Whether a federation's data set of one's own may be imported is said by each peer's file."""
+    """Each peer's file decides whether a federation's own data set may be imported."""
     peers = load_peers([Path(config) for config in configs])
     simulation = peers[0].federation.simulation.model_copy(update={"dataset": parse_choice("python:antigravity:data")})
     federation = peers[0].federation.model_copy(update={"simulation": simulation})
@@ -194,7 +194,7 @@ def test_the_last_line_has_the_form_of_the_others(
     ],
 )
 def test_a_peer_does_not_depend_on_its_standard_error(fedpeer: Fedpeer, several: bool, shell: str) -> None:
-    """With a disk that is full behind it, or without any, peers finish, and end with the code that they would have."""
+    """Where standard error is on a full disk, or is closed, peers finish, and exit with the usual code."""
     if not Path("/dev/full").exists():
         pytest.skip("needs /dev/full, as Linux has it")
     count = 2 if several else 1
@@ -203,7 +203,7 @@ def test_a_peer_does_not_depend_on_its_standard_error(fedpeer: Fedpeer, several:
     made = fedpeer("init", "fed", f"--peers={count}", f"--port={free_ports(count)}", "--federation=federation.yaml")
     assert made.code == 0
     files = [f"fed/peer{number}/peer{number}.yaml" for number in range(1, count + 1)]
-    # Streams that are closed are for a Python that starts with them; a disk that is full behind one is not.
+    # Closed streams need a Python that starts with them; a full disk behind a stream does not.
     command = fedpeer_command(*starting(files)) if several else [sys.executable, "-m", "fedpeer", *starting(files)]
     ended = subprocess.run(["sh", "-c", f"{shlex.join(command)} {shell}"], timeout=PATIENCE, check=False)
     assert ended.returncode == 0

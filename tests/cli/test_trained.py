@@ -1,4 +1,4 @@
-"""Data that a model is evaluated on are read as it was trained, and errors blame what the user wrote."""
+"""Data for an evaluation are read as in the training, and errors name the words that the user wrote."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_what_only_the_models_settings_make_wrong_is_told_with_them(tmp_path: Pa
 def test_arrays_are_of_the_kind_that_the_model_was_trained_on(
     kind: Any, x: Any, vocabulary: int, tmp_path: Path
 ) -> None:
-    """By its shape alone, the one would be features and the other images."""
+    """By their shapes alone, one array would be features and the other one images."""
     path = str(tmp_path / "later.npz")
     np.savez(path, x=x, y=np.arange(6) % 2)
     model = _model("classification", ("0", "1"), input_shape=x.shape[1:], input_kind=kind, vocabulary=vocabulary)

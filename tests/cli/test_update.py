@@ -206,7 +206,7 @@ def running(folder: Path) -> Iterator[dict[str, subprocess.Popen[bytes]]]:
 
 
 def said_by(folder: Path, peer: str) -> Path:
-    """Return the file with what a peer's process wrote to stderr."""
+    """Return the file with the stderr of a peer's process."""
     return folder / peer / "stderr"
 
 

@@ -297,7 +297,7 @@ OF_PEER1 = ("last", "--peer", "peer1", "--method", "local")
 
 
 def error_by_hand(fedpeer: Fedpeer, file: str) -> float:
-    """Return the root mean square of what `predict` is wrong by, from files."""
+    """Return the root mean square error of the predictions that `predict` prints for a file."""
     answers = csv.DictReader(io.StringIO(fedpeer("predict", *OF_PEER1, file).out))
     truth = csv.DictReader(io.StringIO(Path(file).read_text()))
     wrong = [float(one["prediction"]) - float(other["cost"]) for one, other in zip(answers, truth, strict=True)]
@@ -306,7 +306,7 @@ def error_by_hand(fedpeer: Fedpeer, file: str) -> float:
 
 @pytest.mark.slow
 def test_numbers_are_numbers_in_a_file_in_which_all_are_whole(fedpeer: Fedpeer, tmp_path: Path) -> None:
-    """The guess from its own cells would be classes."""
+    """From the cells of this file alone, the guess would be classes."""
     draws = np.random.default_rng(0)
     rows = [f"{a:.3f},{b:.3f},{1000 + 100 * (a - b):.2f}" for a, b in draws.normal(5, 2, (90, 2))]
     Path("ward.csv").write_text("\n".join(["a,b,cost", *rows]))
@@ -379,7 +379,7 @@ def places(y, answers):
 def test_a_model_of_next_tokens_has_a_score_and_a_loss(
     fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Precision, confusion and the like are for one answer to an example."""
+    """Precision, confusion and the like need one answer for each example."""
     monkeypatch.syspath_prepend(str(tmp_path))
     Path("evaluated_texts.py").write_text(TEXTS_OF_ONES_OWN)
     network = "transformer,width=8,heads=2,layers=1,causal=true"

@@ -94,7 +94,7 @@ OPTIONS: list[tuple[list[str], list[str]]] = [
     (["digits"], ["digits", "--help"]),
 ]
 
-#: federation.yaml with this content, for `config check` and for `simulate --config` alike.
+#: federation.yaml with this content, for both `config check` and `simulate --config`.
 FILES: list[Any] = [
     ("", ["empty", "key: value"]),
     ("- name: x", ["line 1:1", "a list"]),

@@ -133,7 +133,7 @@ def test_nobody_else_takes_an_address_apart() -> None:
     taken_apart = {
         path
         for path, text in texts.items()
-        if any(name in text for name in parsing)  # the tree says whether it is code
+        if any(name in text for name in parsing)  # the syntax tree shows whether the text is code
         for node in ast.walk(ast.parse(text))
         if isinstance(node, (ast.Name, ast.Attribute))
         and (node.id if isinstance(node, ast.Name) else node.attr) in parsing

@@ -66,7 +66,7 @@ def hello(groups: list[str], before: Mapping[str, float] = {}) -> Hello:
 
 @pytest.mark.parametrize("letters", [1, 4, 16, NAME_LETTERS_MAX])
 def test_the_largest_hello_fits_although_each_neighbor_has_lost_its_memory(letters: int) -> None:
-    """The weights that earlier incarnations gave are told as far as there is room, the largest first."""
+    """It states the weights that earlier incarnations gave as far as there is room, the largest first."""
     most = max(
         count
         for count in range(ARRAY_MAX + 1)

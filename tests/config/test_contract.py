@@ -71,7 +71,7 @@ def test_every_setting_has_a_row_that_says_whom_it_concerns() -> None:
 
 
 def test_the_spelling_is_that_of_the_release_before() -> None:
-    """That release had no bound on exchanges, which is what a file that names a tolerance has."""
+    """That release had no bound on exchanges; now a file has none if it names a tolerance."""
     file = federation(gossip__tolerance=1e-4)
     assert contract_digest(text_of(contract_of(file), str(file.learning.algorithm))).hex() == OLD_DIGEST
 
@@ -117,7 +117,7 @@ def test_what_concerns_others_only_is_not_in_a_groups_part(changed: dict[str, An
 
 
 def test_how_a_slice_is_averaged_concerns_its_own_group_only() -> None:
-    """Also not a group whose model depends on that slice; and a file that says nothing has the earlier digests."""
+    """It does not concern a group whose model depends on that slice. A file without it has the earlier digests."""
     plain = contract_of(federation())
     own = contract_of(federation(partial_models__everyone__gossip={"every": 3, "topology": "star"}))
     assert own["partial_models"]["everyone"]["gossip"] == {"every": 3, "topology": "star"}
@@ -167,7 +167,7 @@ def test_weights_of_classes_are_one_setting_of_the_contract() -> None:
 
 
 def test_outer_steps_concern_whom_they_are_averaged_with() -> None:
-    """A file that names none has the earlier digests; a slice's own concern its own group only."""
+    """A file without outer steps has the earlier digests; a slice's own outer steps concern its own group only."""
     plain = contract_of(federation())
     assert "outer" not in plain["learning"]
     assert "outer" not in plain["partial_models"]["ward"]
@@ -232,7 +232,7 @@ JSON = st.recursive(
 
 @pytest.fixture(scope="module")
 def mine() -> dict[str, Any]:
-    """The contract of the file as it stands there."""
+    """The contract of the unchanged file."""
     return contract_of(federation())
 
 
@@ -283,7 +283,7 @@ def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_
         ("learning__mode", "asynchronous", "rounds of different peers would not match"),
     ):
         differing = {each.path: each for each in differences(before, contract_of(federation(**{path: value})))}
-        differing.pop("gossip.max_exchanges", None)  # its default follows from these
+        differing.pop("gossip.max_exchanges", None)  # its default depends on these settings
         ((_, found),) = differing.items()
         assert not found.changes
         assert why in found.way()
@@ -305,7 +305,7 @@ def test_a_slices_mode_does_not_change_as_the_federations_does_not() -> None:
 
 
 def test_a_slices_deadline_is_each_peers_own_business() -> None:
-    """So peers go on averaging while it changes, as they do while the federation's does."""
+    """Peers go on averaging while it changes, as they do while the federation's deadline changes."""
 
     def contract(gossip: dict[str, Any] | None) -> dict[str, Any]:
         return contract_of(federation(partial_models__own={"gossip": gossip}))

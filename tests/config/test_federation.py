@@ -125,7 +125,7 @@ def shuffled(value: Any, random: Random) -> Any:
 
 @pytest.fixture(scope="module")
 def wanted() -> str:
-    """The digest of WARDS as they stand there."""
+    """The digest of the unchanged WARDS."""
     return Federation.model_validate(WARDS).digest()
 
 

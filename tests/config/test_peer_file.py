@@ -144,7 +144,7 @@ def test_a_wrong_address_is_one_sentence(key: str, value: object, words: str) ->
 
 @pytest.mark.slow
 def test_checking_a_file_needs_no_torch() -> None:
-    """Neither a federation's file nor a peer's does."""
+    """Neither checking a federation's file nor checking a peer's file imports torch."""
     code = (
         "import sys, fedpeer.config.federation as f, fedpeer.config.peer_file, fedpeer.cli.peer_config;"
         "f.Federation().digest(); sys.exit('torch' in sys.modules)"

@@ -1,4 +1,4 @@
-"""Names and settings that config repeats, to check a file without torch, match those of the packages they are from."""
+"""Names and settings that config repeats, to check a file without torch, match those of their own packages."""
 
 from __future__ import annotations
 

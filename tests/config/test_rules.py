@@ -353,7 +353,7 @@ def test_a_weight_of_a_class_that_is_none_is_named(weight: str) -> None:
 
 @pytest.mark.parametrize("method", ["mocha", "cocoa", "minibatch-sgd", "pfedvem", "pfedvem-gossip", "global,lam=0.1"])
 def test_losses_of_their_own_take_no_class_weights(method: str) -> None:
-    """So it is told for each of them by name, and for none that trains by `learning.loss`."""
+    """The error names each algorithm with a loss of its own, and none that trains by `learning.loss`."""
     learning = {"class_weights": {"ill": 3.0}, "batch_size": 8}
     others = ["global", "fedavg", "virtual", "ditto", "python:mine:Own"]
     (problem,) = problems_of(combination({"learning": learning, "methods": [method, *others]}))
@@ -519,7 +519,7 @@ SERVED: dict[str, Any] = {"aggregation": "median", "privacy": "gaussian", "farth
 def test_each_of_the_methods_that_are_compared_is_a_federation_by_itself(
     settings: dict[str, Any], lost: set[str]
 ) -> None:
-    """It loses what it does not use, and nothing else."""
+    """A method's federation drops the settings that the method does not use, and no others."""
     together = combination({**settings, "methods": ["local", "partial-averaging", "full-averaging", "fedavg"]})
     assert problems_of(together) == []
     for method in together.methods:
@@ -559,7 +559,7 @@ def test_parameters_are_something_that_a_model_owns() -> None:
 
 
 def test_claims_of_adapters_are_no_claims_of_the_written_layers() -> None:
-    """Only the network that has them says whether they fit."""
+    """Only the network that has the adapters shows whether the numbers of neurons fit."""
     settings = {
         "network": "mlp:64+12+10",
         "partial_models": {"everyone": {"neurons": {"hidden1.lora_A": 2}}},

@@ -1,4 +1,4 @@
-"""Defaults for tables of the user's own: what is not chosen suits a table, and what is chosen stays."""
+"""Defaults for tables of the user's own: settings that are not chosen suit a table, and chosen ones stay."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_network_stays_and_so_do_the_neurons_that_partial_models_name() -> Non
 
 
 def test_they_are_defaults_so_a_federation_that_began_with_others_keeps_them() -> None:
-    """A running federation's contract is changed by what a file names only."""
+    """Only settings that a file names change the contract of a running federation."""
     assert json.loads(named(of())) == {}
     assert json.loads(named(of(learning={"rounds": 7}))) == {"learning": {"rounds": 7}}
     begun = contract_of(Federation.model_validate({}))

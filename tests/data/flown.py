@@ -43,7 +43,7 @@ def installed(here: Path, monkeypatch: pytest.MonkeyPatch, flown: str, weather: 
 def a_year(users: Sequence[str]) -> str:
     """Return flights of these airlines at airports, such as EWR-UA, over a year.
 
-    The first has 100 and each other one two less than the one before. Every third flight is late.
+    The first airline at an airport has 100 flights, and each next one two fewer. Every third flight is late.
     """
     return "".join(
         _flight(user, date(2013, 1, 1) + timedelta(days=(place + 9 * number) % 365), late=number % 3 == 0)

@@ -44,7 +44,7 @@ def test_vectors_are_the_formulas(n: int, m: int, z: int, s: int) -> None:
 
 
 def test_of_the_papers_classes_one_has_coordinates_of_its_own() -> None:
-    """3mr + 3m exceeds n = 50 for the last class, so its vectors go on where those of the first begin."""
+    """3mr + 3m exceeds n = 50 for the last class, so its vectors continue into the coordinates of the first."""
     used = []
     for kind in range(3):
         number_K, changed_K = np.array([kind, kind]), np.array([False, True])

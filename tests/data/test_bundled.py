@@ -1,4 +1,4 @@
-"""Digits and watch: the data that their packages ship, cut as documented."""
+"""Digits and watch: the data that their packages contain, cut as documented."""
 
 from __future__ import annotations
 

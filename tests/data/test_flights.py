@@ -1,4 +1,4 @@
-"""Flights: the tables of a package are joined as documented; of the package itself the counts that are known."""
+"""Flights: the tables of a package are joined as documented; the package itself has the known counts."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_a_flight_is_late_after_15_minutes_and_every_second_week_is_the_test_par
     assert found.feature_names[32:] == ("EWR", "JFK", "AA", "UA")
     np.testing.assert_array_equal(found.x[:, 32:], [[1, 0, 0, 1], [1, 0, 0, 1], [0, 1, 1, 0], [0, 1, 1, 0]])
     known = found.x[:, found.feature_names.index("temp")].astype(np.float64)
-    np.testing.assert_allclose(known, [-1, 1, 0, 0], atol=1e-6)  # 39 and 41; what is missing is the mean
+    np.testing.assert_allclose(known, [-1, 1, 0, 0], atol=1e-6)  # 39 and 41; missing values are the mean
 
 
 def test_without_the_package_it_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:

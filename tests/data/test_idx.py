@@ -14,7 +14,7 @@ from fedpeer.data.dataset import DataError, Dataset
 
 @pytest.fixture(scope="module")
 def mnist(official: Path, tmp_path_factory: pytest.TempPathFactory) -> Dataset:
-    """Provide MNIST with standard pixels, which several tests look at."""
+    """Provide MNIST with standard pixels, which several tests read."""
     cache = tmp_path_factory.mktemp("cache")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(store, "cache_folder", lambda: cache)

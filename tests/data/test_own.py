@@ -276,7 +276,7 @@ def test_bytes_that_are_no_text_and_files_that_are_none(table: Callable[[str | b
 
 
 def test_a_column_without_a_name_can_be_left_out(table: Callable[[str | bytes], str]) -> None:
-    """As pandas writes its index."""
+    """pandas writes its index as such a column."""
     found = csv(path=table(",a,outcome\n0,1,x\n1,2,y\n"), label="outcome", drop=("",))
     assert (found.feature_names, found.x.tolist()) == (("a",), [[1.0], [2.0]])
 
@@ -285,7 +285,7 @@ def test_a_column_without_a_name_can_be_left_out(table: Callable[[str | bytes], 
 def test_what_may_not_be_read_is_told_as_that(
     read: Callable[..., Dataset], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who runs the tests may read everything, so the refusal is played."""
+    """The user who runs the tests may be able to read every file, so the refusal is simulated."""
     path = tmp_path / "mine"
     if read is images:
         path.mkdir()
@@ -650,7 +650,7 @@ def test_one_array_that_says_to_be_huge_is_not_allocated_either(tmp_path: Path) 
 
 # Images
 
-#: The reader of images, by any settings.
+#: The reader of images, typed to accept any settings.
 IMAGES: Callable[..., Dataset] = images
 
 
@@ -690,7 +690,7 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     message = _message(images, path=str(tmp_path), resize=(6, 4))
     assert "b/3.png: its pixels are RGBA" in message
     assert "b/4.png: it cannot be read as an image" in message
-    for side in (0, 99_999_999):  # of which Pillow would ask for the memory
+    for side in (0, 99_999_999):  # Pillow would allocate the memory
         assert "write one size in pixels, or width+height, each at most" in _message(
             images, path=str(tmp_path), resize=(side,)
         )
@@ -737,7 +737,7 @@ def test_pixels_of_32_bits_have_no_known_white(tmp_path: Path, pillow: Any) -> N
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "L"])
 def test_what_is_behind_transparent_pixels_is_said_or_asked(mode: str, tmp_path: Path, pillow: Any) -> None:
-    """A drawing in black on nothing: without its transparency all of it is black."""
+    """A black drawing on a transparent background is all black without its transparency."""
     ink_HW = np.zeros((2, 2), np.uint8)
     ink_HW[0] = 255
     drawing = pillow.merge("LA", [pillow.new("L", (2, 2), 0), pillow.fromarray(ink_HW)])
@@ -788,13 +788,13 @@ def test_one_transparent_shade_is_seen_through_at_any_number_of_bits(
         wanted = [value if each is None else each for each in shown]
         assert found.x[0, 0, 0].tolist() == pytest.approx(wanted, abs=1e-4)
     for name in "ab":
-        _png(tmp_path / name / "1.png", 8, 0, bytes([0, 5, 6, 255]), 4, struct.pack(">H", 9))  # of no pixel
+        _png(tmp_path / name / "1.png", 8, 0, bytes([0, 5, 6, 255]), 4, struct.pack(">H", 9))  # no pixel has this shade
     assert images(path=str(tmp_path)).x[0, 0, 0].tolist() == pytest.approx([0, 5 / 255, 6 / 255, 1])
 
 
 @pytest.mark.usefixtures("pillow")
 def test_a_transparent_colour_of_16_bits_is_refused(tmp_path: Path) -> None:
-    """Two colours that differ in their lower bits would be one."""
+    """Two colours that differ only in their lower bits would become one."""
     for name in "ab":
         _png(tmp_path / name / "1.png", 16, 2, struct.pack(">6H", 0, 1, 2, 0, 1, 3), 2, struct.pack(">3H", 0, 1, 2))
     said = _message(images, path=str(tmp_path), background="white")
@@ -815,7 +815,7 @@ def test_a_photo_stands_as_its_camera_was_held(tmp_path: Path, pillow: Any) -> N
         photo = pillow.fromarray(np.array([[0, 0, 0, 255]], np.uint8))
         (tmp_path / name).mkdir()
         turned = photo.getexif()
-        turned[0x0112] = 6  # to be turned by a quarter
+        turned[0x0112] = 6  # show it turned by 90 degrees
         photo.save(tmp_path / name / "1.png", exif=turned)
     assert images(path=str(tmp_path)).x[0, 0].tolist() == [[0], [0], [0], [1]]
 

@@ -139,7 +139,7 @@ def test_shares_are_disjoint_valid_and_never_empty(
 @pytest.mark.parametrize("rule", ["iid", "dirichlet:0.2", "slicing:5", "labels:5", "labels:2", "dirichlet:0.2,least=3"])
 def test_every_example_is_held_by_somebody(rule: str) -> None:
     split = _split(rule, DIGITS)
-    to_train_on = np.delete(np.arange(1797), _split("iid", DIGITS).shares[0].test_M)  # the same draws hold it back
+    to_train_on = np.delete(np.arange(1797), _split("iid", DIGITS).shares[0].test_M)  # all rules draw it alike
     assert np.array_equal(np.sort(np.concatenate([share.train_M for share in split.shares])), to_train_on)
     assert split.remarks == () or "moved" in split.remarks[0]
 
@@ -411,7 +411,7 @@ def test_least_is_kept() -> None:
 
 @pytest.mark.parametrize("rule", ["iid", "blocks"])
 def test_texts_that_are_continued_are_counted_by_their_tokens(rule: str) -> None:
-    """They are split like numbers are: there are no classes."""
+    """Texts are split as numbers are, since they have no classes."""
     y = np.where(np.arange(5) < np.arange(40)[:, None] % 6, np.arange(5) + 3, NO_TOKEN)
     texts = Dataset(name="texts", x=y, y=y, task="next-token", input_kind="tokens", vocabulary=9)
     split = _split(rule, texts, 4)

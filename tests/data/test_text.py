@@ -68,7 +68,7 @@ def test_numbers_are_predicted_from_text(tmp_path: Path, folder: Path) -> None:
 
 
 def test_text_is_continued(tmp_path: Path, plain: Path) -> None:
-    """Every token but a text's first is predicted once, from those before it in its piece."""
+    """Every token but a text's first is predicted once, from the tokens before it in its piece."""
     path = table(tmp_path, "a,the film was a dull film and a poor plot", "b,good", "b,good film", header="site,review")
     found = csv(path=path, user="site", text="review", tokenizer=str(plain), length=4)
     words = [NUMBER[word] for word in ["the", "film", "was", "a", "dull", "film", "and", "a", "poor", "plot"]]

@@ -9,5 +9,5 @@ from fedpeer.sims import simulate
 
 @pytest.fixture(autouse=True)
 def _one_worker(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a simulation have one worker, whatever the machine: each would import what a page's module imports."""
+    """Let a simulation have one worker on any machine: each worker would import all that a page's module imports."""
     monkeypatch.setattr(simulate, "cores", lambda: 1)

@@ -15,7 +15,7 @@ from .pages import ROOT
 
 
 def in_shell(words: str) -> str:
-    """Return a typed command for bash, with the programs that it begins with at their places."""
+    """Return a typed command for bash, with the path of the program that it begins with."""
     programs = {"fedpeer": fedpeer_command(), "python": python()}
     return re.sub(r"^(fedpeer|python)\b", lambda found: shlex.join(programs[found[1]]), words)
 

@@ -1,4 +1,4 @@
-"""No page says of a name that a registry has that fedpeer lacks it, or that it will come."""
+"""No page says that fedpeer lacks a name that a registry has, or that such a name will come."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ ANNOUNCED = re.compile(
 )
 #: Sentences with such words that announce nothing.
 OF_OTHER_THINGS = ("to which the others come next", "it counts its training for the round to which they come next")
-#: A section of the design, which says so in its heading.
+#: Heading of the section of the design that announces something, as the heading says.
 DESIGN = "How the contract carries what comes next"
 
 

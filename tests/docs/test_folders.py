@@ -39,7 +39,7 @@ class Reader:
         self.peers: subprocess.Popen[bytes] | None = None
 
     def types(self, command: str) -> None:
-        """Run a command; it must succeed, for a question to a running peer in the end."""
+        """Run a command, which must succeed; a question to a running peer is repeated until it does."""
         program, *words = shlex.split(command)
         if program == "cd":
             self._monkeypatch.chdir(words[0])

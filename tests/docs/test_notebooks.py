@@ -75,7 +75,7 @@ def test_sharing(kernel: AsyncKernelManager, tmp_path: Path) -> None:
         kernel, file, tmp_path, **{"range(5)": "range(1)", "(4, 12, 20)": "(20,)"}
     )
     assert "38" in counts[-1].data["text/plain"]
-    progress = results[0]  # one output, which was redrawn
+    progress = results[0]  # a single output, which was redrawn
     assert progress.output_type == "display_data"
     assert progress.data["text/html"].count("<progress value=8 max=8></progress>") == 3
     assert progress.data["text/html"].count("8 of 8 rounds") == 3

@@ -34,7 +34,7 @@ from fedpeer.sims.request import SimulationRequest
 
 from .pages import PAGES, REAL, ROOT, TYPED, commands, named
 
-#: Commands of the pages, but those of pages that are typed as a whole, and those of real peers, which are among these.
+#: Commands of the pages, except those of pages that are typed as a whole, and those of real peers, which occur there.
 COMMANDS = [(page, each) for page in PAGES for each in commands(page) if page not in TYPED and not REAL.match(each)]
 
 #: The reader's own module, nets.py, to which the pages refer.
@@ -92,7 +92,7 @@ def with_a_language_model(folder: Path) -> None:
 
 @pytest.fixture(scope="module")
 def loading() -> Callable[[Choice], Dataset]:
-    """Return what loads a data set for all commands that name it; how it is read is the matter of `tests/data/`."""
+    """Return a function that loads each data set once for all commands; `tests/data/` tests the reading."""
     held: dict[str, Dataset] = {}
 
     def load(choice: Choice) -> Dataset:
@@ -114,7 +114,7 @@ def test_command(
     capsys: pytest.CaptureFixture[str],
     request: pytest.FixtureRequest,
 ) -> None:
-    """The command runs as typed; `simulate` stops before the training, and before the data if they are a download.
+    """The command runs as typed; `simulate` stops before the training, and before the data if they would be downloaded.
 
     A demonstration runs one round, and its page ends as soon as it is served. Scalars are averaged by fewer peers.
     """

@@ -62,7 +62,7 @@ def checkout(tmp_path: Path) -> Path:
 def test_a_release_is_a_commit_with_version_and_date_and_a_tag(
     script: ModuleType, checkout: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(script.sys, "executable", "true")  # what is built is the next test's
+    monkeypatch.setattr(script.sys, "executable", "true")  # the next test checks the built packages
     script.release(checkout, "0.9.0", DATE, check=False)
     assert (checkout / "CHANGELOG.md").read_text() == CHANGELOG.replace("unreleased", "2026-12-24")
     assert (checkout / "CITATION.cff").read_text() == (
@@ -103,7 +103,7 @@ def test_a_failed_check_leaves_nothing_behind(script: ModuleType, checkout: Path
 
 @pytest.mark.slow
 def test_wheel_and_source_archive_have_all_of_it_and_run(tmp_path: Path) -> None:
-    """The wheel is made from the source archive, and used where no checkout is."""
+    """The wheel is made from the source archive, and used without a checkout."""
     build = [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(tmp_path), str(ROOT)]
     subprocess.run(build, check=True, capture_output=True)
     (archive,), (wheel,) = tmp_path.glob("*.tar.gz"), tmp_path.glob("*.whl")

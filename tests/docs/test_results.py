@@ -73,7 +73,7 @@ def test_what_is_said_to_hold_follows_from_the_numbers(path: Path, pages: list[d
 
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
 def test_what_is_said_to_be_worst_is_below_all_others_at_that_place(path: Path) -> None:
-    """The numbers are read directly: the medians of all lines at the place that the claim is about are compared."""
+    """Compare the medians of all lines at the claim's place, read directly from the numbers."""
     data = json.loads(path.read_text(encoding="utf-8"))
     medians = {each["label"]: median(each["per_seed"].get("PM", [0.0])) for each in data["measured"]}
     needs = {claim.text: claim.needs for claim in experiment(data["name"]).claims}

@@ -420,11 +420,11 @@ def test_every_command_of_the_container_file_is_real(capsys: pytest.CaptureFixtu
 
 
 def test_the_manifest_has_what_the_peers_folder_has(tmp_path: Path) -> None:
-    """Its parts are those of Kubernetes, and what it copies is what `fedpeer init` makes."""
+    """The manifest is valid for Kubernetes, and its copy has exactly the files that `fedpeer init` makes."""
     service, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
     for manifest, version in ((service, "v1"), (peers, "apps/v1")):
         assert manifest["apiVersion"] == version
-        kubernetes_validate.validate(manifest, "1.32", strict=True)  # it raises
+        kubernetes_validate.validate(manifest, "1.32", strict=True)  # raises if it is invalid
     pod = peers["spec"]["template"]
     assert service["spec"]["selector"] == peers["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
     assert peers["spec"]["replicas"] == 1
@@ -449,7 +449,7 @@ def test_the_manifest_has_what_the_peers_folder_has(tmp_path: Path) -> None:
 
 @contextmanager
 def in_a_set(folder: Path, peer: str, **environment: str) -> Iterator[subprocess.Popen[str]]:
-    """Run what a peer's container runs, with this program instead of fedpeer's; end all of it afterwards."""
+    """Run the command of a peer's container, with this program instead of fedpeer; end all its processes afterwards."""
     *_, peers = YAML(typ="safe").load_all((DEPLOY / "kubernetes.yaml").read_text(encoding="utf-8"))
     (container,) = peers["spec"]["template"]["spec"]["containers"]
     program = folder / "fedpeer"
@@ -488,7 +488,7 @@ def test_a_peer_in_a_set_is_paused_by_the_sets_signal(tmp_path: Path) -> None:
 
 def test_a_set_that_is_paused_while_the_peer_starts_does_not_leave_it_behind(tmp_path: Path) -> None:
     early = tmp_path / "early"
-    early.write_text("trap '[[ $BASH_COMMAND != peer=* ]] || kill -TERM $$' DEBUG\n")  # before it knows the process
+    early.write_text("trap '[[ $BASH_COMMAND != peer=* ]] || kill -TERM $$' DEBUG\n")  # before bash sets `peer`
     with in_a_set(tmp_path, "exec sleep 600", BASH_ENV=str(early)) as set_:
         assert set_.wait(timeout=PATIENCE_S) == 128 + signal.SIGTERM, "the end of the peer"
 

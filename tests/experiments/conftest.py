@@ -1,4 +1,4 @@
-"""The cells of all experiments, which many tests only look at."""
+"""The cells of all experiments, which many tests only read."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Listed = Callable[[str, SizeName], tuple[Cell, ...]]
 
 @pytest.fixture(scope="session")
 def listed() -> Listed:
-    """Provide the cells of an experiment at a size; their requests are made once for all who look at them."""
+    """Provide the cells of an experiment at a size; their requests are made once for all tests."""
 
     @cache
     def made(name: str, size: SizeName) -> tuple[Cell, ...]:

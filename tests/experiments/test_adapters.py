@@ -1,4 +1,4 @@
-"""Adapters of roles: whose peers are of which genre, what is trained, and a model that is pretrained alike."""
+"""Adapters of roles: each peer's genre, the trained parameters, and a pretraining that gives the same model again."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ WITHOUT_GRADIENTS = (
     *("fedavg", "fedper", "ifca", "fedavgm", "fedadagrad", "fedadam", "fedyogi"),
     *("dfedavgm", "noloco", "choco-sgd", "dfedalt"),
 )
-#: What an algorithm that needs another kind of network says of it, whether or not this one has gradients.
+#: Words with which an algorithm that needs another kind of network rejects this one, with or without gradients.
 ANOTHER_NETWORK = {
     **dict.fromkeys(("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"), "write network: linear"),
     "flexlora": "write learning.lora",

@@ -222,7 +222,7 @@ def test_quick_pages_with_the_same_numbers_count_once_too_whether_there_are_othe
 
 
 def test_what_is_not_judged_is_not_counted() -> None:
-    """Such as a claim of a single seed."""
+    """A claim from a single seed is one that is not judged."""
     alone = [{"text": "A", "held": None, "words": "one run cannot be told from noise"}]
     text = index([data("one", size="default", claims=alone), data("two", size="default")])
     assert "; 1 of 2 claims held." in text

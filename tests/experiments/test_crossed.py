@@ -1,4 +1,4 @@
-"""Two hierarchies that cross: who is in which group, and the network that is told of both."""
+"""Two hierarchies that cross: who is in which group, and the network that gets both as inputs."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_every_method_takes_as_many_steps() -> None:
 
 
 def test_the_averages_of_whole_networks_are_all_of_them() -> None:
-    """A claim to be above them compares with each line that is one, CHOCO-SGD and the random graphs too."""
+    """A claim to be above them compares with all lines of whole networks, also those of CHOCO-SGD and random graphs."""
     whole = {"full-averaging", "d-psgd", "choco-sgd", "dfedavgm", "noloco"}
     lines = {
         cell.label

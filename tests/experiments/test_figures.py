@@ -134,7 +134,7 @@ def page(options: ExperimentOptions) -> dict[str, Any]:
     return {**data, "measured": [{**each, "seconds": 0} for each in data["measured"]]}
 
 
-#: Of two lines with three runs each: within the first, between the two, and within the second.
+#: Runs after which two lines of three runs each are paused: within the first line, between the two, within the second.
 PAUSES = (1, 3, 5)
 
 
@@ -368,7 +368,7 @@ def test_leads_compares_means_over_points_run_by_run() -> None:
 
 
 def test_leads_compares_runs_of_the_same_seed_wherever_the_lines_have_others_too() -> None:
-    """A line that was extended or paused has other seeds than the next one; as many of them are no pairs either."""
+    """A line that was extended or paused has other seeds than the next one; equally many other seeds are no pairs."""
     whole = cells(a1=(0.5, 0.9, 0.6), a2=(0.7, 0.5, 0.8), b=(0.1, 0.4, 0.3))
     both = {
         name: replace(each, seeds=(0, 2), per_seed={"PM": each.per_seed["PM"][::2]}) for name, each in whole.items()
@@ -414,7 +414,7 @@ def test_what_decides_by_medians_is_tested_by_pairs() -> None:
 
 @pytest.mark.parametrize("name", [name for name in EXPERIMENTS if experiment(name).figure is not None])
 def test_a_figures_claims_are_favoured_by_the_medians_that_its_page_prints(name: str) -> None:
-    """The run that is last in every cell goes any way from there, which moves means and no median."""
+    """The last run of every cell is moved by a random amount, which changes means and no median."""
     draws = np.random.default_rng(0)
 
     def favoured(claim: PaperClaim, value_CS: NDArray[np.float64]) -> bool | None:
@@ -431,7 +431,7 @@ def test_a_figures_claims_are_favoured_by_the_medians_that_its_page_prints(name:
 
 
 def whole(label: str, value_S: NDArray[np.float64]) -> Measured:
-    """Return a cell of which every number that a figure shows is the same."""
+    """Return a cell with these values of every metric that a figure shows."""
     (made,) = cells(**{label: tuple(map(float, value_S))}).values()
     return replace(made, statistics=dict.fromkeys(METRICS, made.per_seed["PM"]))
 

@@ -1,4 +1,4 @@
-"""Plays that adapt a pretrained model: whose speeches they are, which weights they are, and what is shared."""
+"""Plays that adapt a pretrained model: whose speeches they have, with which weights they begin, and what they share."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_the_model_is_frozen_and_what_is_shared_is_what_the_label_says(here: Pat
             if set(range(tensor.offset, tensor.offset + tensor.size)) & set(group.indices["peer3"].tolist())
         }
         if label == "own adapters":
-            continue  # what its method averages is nothing, whatever its models are
+            continue  # its method averages nothing, whatever its models are
         assert shared == {name for name in names if any(f".lora_{factor}." in name for factor in factors)}
 
 

@@ -60,7 +60,7 @@ def test_memory_is_that_of_arrays() -> None:
 
 @pytest.mark.parametrize(("peers", "limit"), [(10_000, 70e6), pytest.param(100_000, 400e6, marks=pytest.mark.soak)])
 def test_many_with_losses_agree_in_the_memory_of_their_arrays(peers: int, limit: float) -> None:
-    """Up to 4,000 bytes a peer are allowed, and with few peers 30 MB for modules that are imported on the way."""
+    """Up to 4,000 bytes a peer are allowed, and with few peers 30 MB for modules that are imported meanwhile."""
     outcome = simulate_scalar(ScalarGossipOptions(graph=parse_choice("one-peer-exponential"), peers=peers, loss=0.1))
     assert outcome.agreed
     assert outcome.peak_bytes < limit

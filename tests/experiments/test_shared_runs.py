@@ -69,7 +69,7 @@ def test_nothing_is_taken_of_who_is_not_named_or_has_not_finished(band: Band, tm
 
 
 def test_what_is_common_is_named_and_nothing_else_is(listed: Listed) -> None:
-    """Two experiments that ask for the same run name each other; the summary, which reads others' runs, is left out."""
+    """Two experiments that ask for the same run name each other, without the summary, which reads runs of others."""
     options, experiments = {}, {name: experiment(name) for name in EXPERIMENTS}
     for each in experiments.values():
         requests = [one for cell in listed(each.name, "default") for one in cell.variants.values()]

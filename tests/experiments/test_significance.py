@@ -1,4 +1,4 @@
-"""Tests of claims: Student's formulas by hand, Holm's correction, and what no spread or a single run means."""
+"""Tests of claims: Student's formulas by hand, Holm's correction, and the meaning of no spread and of a single run."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_the_interval_excludes_0_exactly_where_p_is_below_5_percent() -> None:
 
 @pytest.mark.filterwarnings("error")
 def test_runs_that_agree_are_judged_by_their_sides_alone() -> None:
-    """Two or three runs may agree by chance; without a spread that is all that they tell."""
+    """Two or three runs may agree by chance; without a spread they show only which side is better."""
     assert MeanTest.of([0.5, 0.5, 0.5]) == MeanTest(0.5, 0.5, 0.5, 0.25, 3)
     assert MeanTest.of([0.0, 0.0]).p_above == 1.0
     assert MeanTest.of([10.0, 10.0 + 1e-14]).p == 0.5, "as far as rounding goes"

@@ -1,4 +1,4 @@
-"""Verdicts: beyond noise, within noise, of one run, of counts, of cells that were searched otherwise."""
+"""Verdicts: beyond noise, within noise, of one run, of counts, of cells that were searched over other settings."""
 
 from __future__ import annotations
 
@@ -179,7 +179,7 @@ def test_equal_numbers_are_a_tie(name: str) -> None:
 
 
 def test_two_runs_that_agree_by_chance_are_within_noise() -> None:
-    """0.3 points are one image of 360: that both runs have the same is no sign that all would."""
+    """0.3 points are one image of 360: two equal runs are no sign that all runs would be equal."""
     (one,) = verdicts(of(cell("A", (0.903, 0.813)), cell("B", (0.9, 0.81))), A_ABOVE_B)
     assert (one["held"], one["noise"]) == (False, True)
     assert one["words"].startswith("+0.30 points in each run")
@@ -208,7 +208,7 @@ def test_a_tie_of_means_is_not_above_and_what_is_no_number_is_not_judged() -> No
         assert claim.check(nothing).held is None
 
 
-#: What a claim says is a tolerance on either side, and the points that it means.
+#: Words with which a claim allows a tolerance on either side, and the points that they mean.
 WITHIN = re.compile(r"within (half a point|a point|two points|([\d.]+) points)")
 POINTS = {"half a point": 0.5, "a point": 1.0, "two points": 2.0}
 
@@ -223,7 +223,7 @@ POINTS = {"half a point": 0.5, "a point": 1.0, "two points": 2.0}
     ],
 )
 def test_what_is_about_as_much_is_within_the_points_that_are_told_on_either_side(name: str, claim: PaperClaim) -> None:
-    """It holds if the whole interval is within them: noise that covers both sides does not show it."""
+    """A claim holds if the whole interval is within its points; an interval that covers both bounds shows nothing."""
     (told,) = WITHIN.finditer(claim.text)
     points = POINTS.get(told[1]) or float(told[2])
     label, other = claim.needs
@@ -272,7 +272,7 @@ def test_a_line_that_was_searched_beside_one_that_was_not_is_not_judged() -> Non
 
 
 def test_the_papers_numbers_and_bytes_are_not_judged_by_an_older_search_either() -> None:
-    """A claim about whichever cells were run is about each of them, and other settings may send other bytes."""
+    """A claim about all cells that were run is about each of them, and other settings may send other bytes."""
     pair = of(cell("A", (0.9, 0.91)), cell("B", (0.5, 0.51), tried={"lr=1": 0.5}))
     printed = keeps("A and B have the paper's numbers", ("A", "B", "C"), "PM", (85.0, 40.0, 1.0), within=1.0)
     fewer = part_of("as many bytes", "B", "A", "sent", most=1.0)
@@ -317,7 +317,7 @@ def test_a_step_of_the_server_is_tried_for_each_method_that_has_one(name: str, l
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_no_claim_says_better_or_p_by_itself(name: str) -> None:
-    """The test is the page's, so a claim's words neither promise another one nor call a difference of any size none."""
+    """The test is the page's, so a claim's words neither promise another test nor deny a difference of any size."""
     for claim in experiment(name).claims:
         assert "p <" not in claim.text
         assert "not below" not in claim.text

@@ -1,4 +1,4 @@
-"""The collector of garbage rests while a scenario is played."""
+"""The garbage collector is off while a scenario is played."""
 
 from __future__ import annotations
 

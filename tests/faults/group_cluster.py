@@ -53,7 +53,7 @@ MODELS: dict[str, dict[str, Any]] = {
 }
 
 
-#: The same, but all peers exchange shares of what they have in common.
+#: The same models, but all peers exchange shares of the parameters that they have in common.
 BESIDE_SHARES = {**MODELS, "everyone": {**MODELS["everyone"], "gossip": {"protocol": "push-sum"}}}
 
 
@@ -116,7 +116,7 @@ class Seen:
 
     models     by place, the contents that any peer applied
     sent       by (peer, place), the updates that were sent
-    closed     by place, the updates of which coordinators took means
+    closed     by place, the updates whose mean a coordinator took
     accepted   (peer, group, term, round) of each Accept that was sent
     leads      by (group, term), the peers that sent heartbeats as its coordinator
     wrong      violations, in words

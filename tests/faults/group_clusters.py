@@ -27,14 +27,14 @@ ROUND = 105
 
 def group_coordinator_killed(effects: int) -> None:
     """P5, P6: A coordinator of a group that is killed after any effect of a round is soon replaced; no round of any
-    group is lost, done twice or has two means; the groups that it is not in go on, and so does the peer after its
+    group is lost, done twice or has two means; the groups without it go on, and so does the peer after its
     restart."""
     _coordinator_killed(world(), effects)
 
 
 def slice_coordinator_killed(effects: int) -> None:
-    """P1, P5, P6: The same for a slice that has a coordinator beside one of which shares are exchanged: these go on and
-    lose nothing."""
+    """P1, P5, P6: The same for a slice with a coordinator, beside a slice whose shares are exchanged: this one goes on
+    and loses nothing."""
     _coordinator_killed(world_with_shares(), effects)
 
 
@@ -65,7 +65,7 @@ def groups_coordinated(seed: int) -> None:
 
 
 def slices_coordinated(seed: int) -> None:
-    """P1, P6: The same for slices that have coordinators beside one of which shares are exchanged."""
+    """P1, P6: The same for slices with coordinators, beside a slice whose shares are exchanged."""
     _coordinated(world_with_shares(), seed)
 
 
@@ -156,7 +156,7 @@ def _all_end(made: World, seed: int) -> None:
 
 def group_members_change(seed: int) -> None:
     """One peer is invited and then another revoked while rounds go on: each roster takes effect in each group by
-    committed round; a group that has two members only now begins, and catches up with the others; a group that has lost
+    committed round; a group that only now has two members begins, and catches up with the others; a group that has lost
     a member goes on."""
     made = world()
     first = (["peer1", "peer3", "peer4", "peer5"], ["peer3", "peer4", "peer5"])[seed % 2]

@@ -1,4 +1,4 @@
-"""A peer, or two of five, without any answers for a while: what the others lose by it, before and after.
+"""A peer, or two of five, without any answers for a while: what that costs the other peers meanwhile and afterwards.
 
 Each seed is one combination of the fault, its duration, and how the peers average. The rates of rounds after the fault
 are compared with the rate before it. `isolated` runs synchronous gossip, `isolated_coordinated` groups with
@@ -30,8 +30,8 @@ BACK_S = 10.0
 RATE = 0.8
 #: Least and most weight of a peer at the end of a round, as fractions of its first weight.
 LEAST, MOST = 0.2, 2.0
-#: Rounds that an isolated peer may use up, however long it is alone, beyond the rounds that it receives of the others:
-#: a peer that receives from the others without reaching them follows them, and uses up none.
+#: Rounds that an isolated peer may use up, however long it is alone, beyond the rounds of which it hears from others: a
+#: peer that hears the others without reaching them follows them, and uses up none.
 ALONE_ROUNDS = 2
 
 KINDS = ("cut:1", "cut:1+2", "oneway:1", "oneway:1,direction=in", "freeze:1", "apart")

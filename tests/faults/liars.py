@@ -28,8 +28,8 @@ from tests.reference import audit, judges
 
 #: Tick from which the undisturbed run is measured; tick at which lies begin; ticks for which they last.
 MEASURED, BEGIN, LIED = 150.0, 350.0, 400.0
-#: Lies of short runs begin before this tick and last for so many; within so many afterwards honest peers are to have
-#: begun this round.
+#: In short runs: tick before which lies begin, ticks for which they last, and ticks afterwards within which honest
+#: peers begin the round of this number.
 SOON, BRIEF, AFTERWARDS, DONE = 60, 100.0, 300.0, 3
 #: Least rate of rounds, as a fraction of the undisturbed rate.
 RATE = 0.5
@@ -45,10 +45,10 @@ PROVABLE = ("life", "weight", "exchange", "value", "contract", "roster")
 #: Lies by the number of a seed, of all lies among peers without a server. The lie `ahead` has a scenario of its own.
 SAID: tuple[tuple[str, ...], ...] = (*((lie,) for lie in LIES if lie not in ("term", "ahead")), tuple(LIES))
 
-#: How one honest peer of `liars_ahead` comes to be in the company of the liar alone, and the graphs.
+#: How one honest peer of `liars_ahead` comes to hear nobody but the liar, and the graphs.
 LONE, GRAPHS = ("from the start", "after a restart", "in a cut"), ("complete", "ring")
-#: Ticks for which it is, and how much faster than usual it may be in the second half of them. Without a bound it
-#: averages with nobody, and is up to 2.7 times as fast.
+#: Ticks for which it hears only the liar, and how much faster than usual it may be in the second half of them. Without
+#: a bound it averages with nobody, and is up to 2.7 times as fast.
 COMPANY, PACE = 500.0, 1.5
 
 
@@ -79,8 +79,8 @@ def liars_soon(seed: int) -> None:
 
 
 def liars_ahead(seed: int) -> None:
-    """One member's word of its round takes nobody there: not a peer that has met only that member, at its start, after
-    a restart or in a cut, and nobody else afterwards."""
+    """One member's claim about its round takes no peer to that round: neither a peer that has met only that member (at
+    its start, after a restart or in a cut), nor any other peer afterwards."""
     lone, graph = LONE[seed % len(LONE)], GRAPHS[seed // len(LONE) % len(GRAPHS)]
     made = world(4, gossip__topology=graph, gossip__gather=2.0)
     victim, *others, liar = made.peers

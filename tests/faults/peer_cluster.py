@@ -119,8 +119,8 @@ class Standings:
         return sum(after == state for _, after in self.now.values())
 
     def burials(self, now: float, among: Collection[str] | None = None) -> list[float]:
-        """Return the ticks for which one peer considered another one dead, until now if it still does; both of these
-        peers, if `among` is given."""
+        """Return the ticks for which one peer considered another one dead, until now if it still does; only for pairs
+        within `among`, if that is given."""
         dead = [*self.dead, *((*key, now - since) for key, (since, state) in self.now.items() if state == "dead")]
         return [ticks for *pair, ticks in dead if among is None or set(pair) <= set(among)]
 
@@ -287,7 +287,7 @@ class PeerCluster:
         assert far <= EXACT, f"tick {self.simulator.now:.1f}: {far:.3g} of the {what} in {group} is not there, or twice"
 
     def _stay_inside(self, peer: str, durable: DurableState) -> None:
-        """Record every estimate of which an element is outside the hull of the members' first values.
+        """Record every estimate with an element outside the hull of the members' first values.
 
         int8 rounds up or down by as much as a 127th of the longest difference between two members.
         """

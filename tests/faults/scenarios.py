@@ -506,7 +506,7 @@ def replayed(seed: int) -> None:
 
 
 def calm(seed: int) -> tuple[PeerCluster, np.random.Generator]:
-    """Return a cluster of four peers on links that lose and delay a little, and draws for what is done to them."""
+    """Return a cluster of four peers on links that lose and delay a little, and random draws for the faults."""
     draws = Draws(seed).numpy("calm")
     links = LinkRules(delay=0.2, jitter=float(draws.uniform(0, 1)), loss=float(draws.uniform(0, 0.15)))
     cluster = PeerCluster(world(4), Faults(seed=seed, links=links, heal=CALM + 100.0))

@@ -92,7 +92,7 @@ class VectorTrainer(Training):
     """A trainer of one peer, which follows the laws at the top of this file.
 
     liar   rounds in which its update is not finite
-    huge   rounds in which its update is finite, and its mean with another such one is not
+    huge   rounds in which its update is finite, and the mean with another such update is not
     fixed  whether its server is declared to have a place for each client
     goal   number of updates that close a round; None: those of all participants
     """

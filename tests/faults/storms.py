@@ -9,7 +9,7 @@ from fedpeer.sims.network.faults import Faults, Kind, draw_faults
 
 #: Ticks after the calm in which any fault may happen.
 STORM = 300.0
-#: Whatever may happen to a process or a disk without its memory being lost.
+#: All faults of a process or a disk that lose no memory.
 KINDS: tuple[Kind, ...] = ("kill", "flip", "pause", "step", "full")
 
 

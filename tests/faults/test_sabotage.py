@@ -22,7 +22,7 @@ def first_failure(switch: Switch) -> int | None:
 
 @cache
 def assert_passes(play: Callable[[int], None], seed: int) -> None:
-    """Run a seed once for all rules, and not here where `test_scenarios.py` runs it."""
+    """Run a seed once for all rules, or leave it to `test_scenarios.py` if that runs it."""
     always, _ = SEEDS.get(play.__name__, ((), ()))
     if seed not in always:
         play(seed)

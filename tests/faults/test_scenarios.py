@@ -21,14 +21,14 @@ from tests.faults.isolation import COORDINATED, DEADLINES, KINDS, isolate, isola
 from tests.faults.scenarios import SCENARIOS, played
 from tests.faults.sessions import ROUND, starved
 
-#: By scenario, seeds that always run, and seeds for `make soak` alone: those that found a bug in a peer, and where two
-#: scenarios go the same way, those of one of them. `soak.py` plays many more of all.
+#: By scenario, seeds that always run, and seeds for `make soak` alone: these found a bug in a peer, or belong to one of
+#: two scenarios that test the same code. `soak.py` plays many more of all scenarios.
 SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "truth": ((0,), ()),
     "killed": ((111,), (99,)),
     "neighbours_killed": ((0,), ()),
     "forgotten": ((0,), ()),
-    # A peer alone on its side, whose last shares were acknowledged in the moment before.
+    # A peer is alone on its side, and its last shares were acknowledged just before the cut.
     "cut": ((3,), (1, 67)),
     "stumbling": ((0,), ()),
     "pausing": ((0,), ()),
@@ -74,12 +74,12 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "isolated": ((863,), (287,)),
     "isolated_coordinated": ((0,), ()),
     "liars": ((2,), (65,)),  # 65: one of three voters lies before anybody has met it
-    # A late joiner waited for a third value, of a liar that had gone, or one that gave none.
+    # A late joiner waited for a third value from a liar that had gone, or that gave none.
     "liars_soon": ((*range(4), 613, 1813), ()),
     "liars_ahead": ((0,), ()),  # `make soak` plays all seeds
     "amended": ((7,), (1,)),  # from push-pull; to int8
     "readmitted": ((0,), ()),
-    # A peer that was behind when the others switched; kills before, during and after the switch.
+    # A peer was behind when the others switched; kills before, during and after the switch.
     "amended_groups": ((), (2,)),  # as `amended_slices`
     "amended_slices": ((2,), ()),
     "amended_killed": ((16,), (28,)),

@@ -19,7 +19,7 @@ from fedpeer.peer.wire.rejections import REJECTIONS
 TESTS = Path(__file__).parents[1]
 ALL = tuple(TESTS.rglob("*.py"))
 PAGE = TESTS.parent / "docs" / "reliability.md"
-#: Tests in which something sends to a running peer, or something is wrong with the machine under one.
+#: Tests that send to a running peer, or in which something is wrong with a running peer's machine.
 RUNNING = tuple(
     TESTS / "peer" / name
     for name in (

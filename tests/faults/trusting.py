@@ -96,7 +96,7 @@ class Trust(PeerCluster):
         return mean_n
 
     def trained_in_turn(self) -> list[str]:
-        """Return the trainings that did not continue from the state that the last one left."""
+        """Return the trainings that did not continue from the state after the previous training."""
         wrong, last = [], dict.fromkeys(self.made.peers, 0)
         for tick, peer, (kind, *fact) in judges.durable(self.simulator.rows):
             if kind == "learnt":

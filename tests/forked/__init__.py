@@ -124,7 +124,7 @@ def started(paths: Sequence[str], preloaded: Sequence[str], environment: Mapping
     assert server.stdin is not None, "it was asked for"
     assert server.stdout is not None, "it was asked for"
     atexit.register(server.wait)
-    atexit.register(server.stdin.close)  # what is registered last comes first
+    atexit.register(server.stdin.close)  # runs before the one above
     with server.stdout as said:
         assert said.readline() == b"ready\n", "it says why on standard error"
     return path

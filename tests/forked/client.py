@@ -1,6 +1,6 @@
 """`client.py SOCKET WORDS...`: have the server fork a Python for these words, and end as it ends.
 
-Run by `python -I -S` in the milliseconds that this takes, so it imports little.
+`python -I -S` runs it, which starts in milliseconds, so it imports little.
 """
 
 from __future__ import annotations

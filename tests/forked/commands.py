@@ -1,5 +1,5 @@
-"""Import this before forking, and programs find the tree of fedpeer's commands made: building it is a third of a short
-one's work."""
+"""Import this before forking, so that programs find the tree of fedpeer's commands already built: building it is a
+third of a short program's work."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`server.py SOCKET MODULES...`: import these, and fork a Python for each client, until standard input ends.
 
-A client's fork starts the program in a fork of its own and watches it, so that each is killed when the one above it is
+A client's fork starts the program in a fork of its own and watches it, so that each is killed when its parent is
 gone. The program goes on in `_run`, outside of the loop, and ends as any Python does.
 """
 
@@ -35,7 +35,7 @@ def _serve(path: str, preloaded: list[str]) -> list[str]:
     for name in preloaded:
         importlib.import_module(name)
     for each in weakref.finalize._registry:  # type: ignore[attr-defined]
-        each.atexit = False  # taking apart what was imported is a third of the work of a short program
+        each.atexit = False  # finalizing the imported modules is a third of the work of a short program
     gc.collect()
     gc.freeze()  # collecting would copy the pages that forks share
     with socket.socket(socket.AF_UNIX) as listening:
@@ -137,7 +137,7 @@ def _run(words: list[str]) -> None:
 
 
 def _end(code: object) -> None:
-    """End as Python does at the end of a program, but do not take apart what was imported."""
+    """End as Python does at the end of a program, but do not finalize the imported modules."""
     if isinstance(code, str):
         print(code, file=sys.stderr)
     threading._shutdown()  # type: ignore[attr-defined]

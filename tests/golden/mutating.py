@@ -24,13 +24,13 @@ def name_of(value: Any) -> str:
 
 
 def case_of(stem: str) -> Case:
-    """Return this case alone; that all are there and can be read is tested where the runner is."""
+    """Return this case alone; the runner's own test checks that all cases exist and can be read."""
     case: Case = json.loads((Path(FOLDER or "") / f"{stem}.json").read_text(encoding="utf-8"))
     return case
 
 
 def played(stem: str, *parts: str) -> tuple[bool, str]:
-    """Return whether the case comes out right, and the runner's line; with `parts`, of these results only."""
+    """Return whether the case is right, and the runner's line; with `parts`, judged by these results only."""
     case, adapter = case_of(stem), cast(Any, ADAPTERS[stem])
     if parts:
         case["expected"] = {name: case["expected"][name] for name in parts}
@@ -40,7 +40,7 @@ def played(stem: str, *parts: str) -> tuple[bool, str]:
 
 @cache
 def right(stem: str, *parts: str) -> bool:
-    """Return whether the case is right by itself; call this before a mutant is in place, and the case runs once."""
+    """Return whether the case is right without a mutant; called before one is in place, so that the case runs once."""
     return played(stem, *parts)[0]
 
 

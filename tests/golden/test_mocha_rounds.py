@@ -178,7 +178,7 @@ PLAYED: dict[str, Callable[[Case], Case]] = {
 
 
 def wrong(stem: str) -> list[str]:
-    """Return the leaves that do not agree, of all that a round can show."""
+    """Compare all leaves that a round can show; return those that do not agree."""
     case = case_of(stem)
     found = PLAYED[stem](case["inputs"])
     expected = {name: value for name, value in case["expected"].items() if name in found}

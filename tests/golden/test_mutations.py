@@ -82,7 +82,7 @@ def by_position(network: Any, graph: ModelGraph, layers: dict[str, list[tuple[st
 
 
 def dependencies_kept(graph: ModelGraph, names: Iterable[str]) -> frozenset[str]:
-    """Keep the models on which others depend, although these should be removed."""
+    """Keep the models on which other models depend, although they should be removed."""
     names = frozenset(names)
     return names - REDUCED(graph, names) or names
 

@@ -47,7 +47,7 @@ def kl_with_the_mean_by_the_wrong_precision(posterior: Gaussian, reference: Gaus
 
 
 def sum_of_moments(one: Gaussian, other: Gaussian) -> Gaussian:
-    """Multiply by adding means and deviations."""
+    """Multiply distributions by adding their means and deviations."""
     return Gaussian.of(one.mu_D + other.mu_D, one.sigma_D + other.sigma_D)
 
 

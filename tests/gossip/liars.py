@@ -27,8 +27,8 @@ KEPT = 200
 class Liars(World):
     """A world in which the last few peers lie about the first.
 
-    liars   how many
-    lies    of `LIES`
+    liars   number of liars
+    lies    their lies, of `LIES`
 
     `thought` counts the statuses that the other honest peers give the victim: one sample per peer and tick.
     """

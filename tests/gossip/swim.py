@@ -197,7 +197,7 @@ def settled(count: int, seed: int, **settings: Any) -> World:
 
 
 def burials(world: World, but: Collection[str] = ()) -> list[int]:
-    """Return for how many ticks each false verdict of death on a living peer stood, at each peer that held it.
+    """Return the ticks for which each false verdict of death on a living peer lasted, at each peer that held it.
 
     A verdict that has not ended yet counts until now. The verdicts of the peers in `but` are left out.
     """

@@ -182,7 +182,7 @@ def test_news_is_told_a_bounded_number_of_times_and_the_least_told_first() -> No
 
 
 def test_what_is_no_longer_held_is_not_told() -> None:
-    """Neither a statement after a later one, nor anything about who is not in the roster any more."""
+    """No statement is sent after a later one, and no claim about a peer that has left the roster."""
     table = member_table(16)
     first, later = (a_claim("peer002", "alive", author="peer002", version=version) for version in (1, 2))
     for claim in (first, later, a_claim("peer009", "alive", author="peer009")):

@@ -16,7 +16,7 @@ from tests.gossip.swim import burials
 TICKS = 500
 #: Ticks within which a false death is taken back at 30 % loss (P8).
 REFUTED = 200
-#: Share of all samples in which the accused may be suspect: some verdicts are checked before those of their author are
+#: Share of all samples in which the accused may be suspect: some verdicts are checked before their author is
 #: ignored, and one in 500 ticks from then on; each check takes the time of a question and its answer.
 SUSPECT = 0.05
 #: Messages that an honest peer may send per tick besides its answers to the liars' own: 0.2 without liars.

@@ -76,7 +76,8 @@ def test_on_a_tree_everything_goes_along_each_edge_once() -> None:
     made = drawn(star, 7)
     found = flood_along(made)
     assert found.items_P.sum() == 7 * 6
-    assert found.items_P.tolist() == [6 + 6 * 5, *[1] * 6]  # the centre sends its own to six, theirs to five each
+    # The centre sends its own item to six members, and each of theirs to five.
+    assert found.items_P.tolist() == [6 + 6 * 5, *[1] * 6]
 
 
 def test_bytes_are_those_of_the_things_and_of_a_head_a_message() -> None:

@@ -284,7 +284,7 @@ def test_whoever_is_heard_is_not_dead_even_if_it_answers_no_ping() -> None:
 def test_whoever_is_heard_after_it_was_found_dead_is_alive_at_once_and_nobody_lied() -> None:
     """Nobody waits until it has heard of the verdict and refuted it: both messages may be late by seconds.
 
-    Who had found the same is believed afterwards: this peer could not reach it either.
+    A peer that had found the same is believed afterwards: this peer could not reach the accused either.
     """
     peer, now = machine(peers=5), 0
     tell(peer, *(a_claim(other, "alive", author=other) for other in ids(5)[1:]))

@@ -115,7 +115,7 @@ def test_at_thirty_percent_loss_over_many_seeds() -> None:
     ("count", "loss"), [(32, 0.1), *(pytest.param(64, loss, marks=pytest.mark.soak) for loss in (0.0, 0.1, 0.3))]
 )
 def test_many_peers_find_one_another_and_a_death(count: int, loss: float) -> None:
-    """They are several times as many as there are claims in a message."""
+    """There are several times as many peers as claims in a message."""
     assert detection(count, seed=1, loss=loss) <= 2 * KNOWN
 
 

@@ -91,7 +91,7 @@ def test_noise_is_under_way_like_any_mass_and_averages_away(form: str) -> None:
     """Transfers conserve mass under all faults, then reach the true mean of values that were never sent unmasked."""
     simulator = masked_in_a_storm(form)
     simulator.heal()
-    # top-k gives 0.3 of what others give in an exchange, so it takes as many times longer.
+    # top-k gives 0.3 of what other forms give in an exchange, so it takes as many times longer.
     for _ in range(int(2 * predicted_rounds(simulator.overlay, "push-sum", 1e-6) / FORMS[form].pace)):
         simulator.step()
     simulator.settle()

@@ -31,7 +31,7 @@ def later(form: Form, *before: Form) -> Form:
 def test_whenever_each_end_goes_over_no_number_is_lost_and_both_know_the_same(
     first: str, second: str, seed: int
 ) -> None:
-    """The sender changes its form at some time, the receiver before it takes anything made after that; both twice."""
+    """The sender changes its form at any time, the receiver before it takes a later transfer; each does so twice."""
     draws = np.random.default_rng(seed)
     eras = [ALL[first], later(ALL[second], ALL[first]), later(ALL[first], ALL[first], ALL[second])]
     held, channel, into = Mass.of(torch.linspace(-1, 1, LENGTH)), Outgoing(), Incoming()

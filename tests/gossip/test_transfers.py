@@ -182,7 +182,7 @@ def test_lost_memory_is_noticed_and_what_is_written_off_counted(seed: int, age: 
             simulator.remember(peer)
         simulator.step()
     simulator.restore(peer)
-    if not simulator.noticed(peer):  # no neighbor had seen the forgotten state; letters in transit may yet reveal it
+    if not simulator.noticed(peer):  # no neighbor had seen the forgotten state; messages in transit may yet reveal it
         assert age == 1
         for _ in range(30):
             simulator.step()

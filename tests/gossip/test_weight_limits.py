@@ -19,7 +19,7 @@ from tests.gossip.test_transfers import Forgetful
 
 
 class Limited(Forgetful):
-    """Peers that keep the bounds when they give, and enforce them on others when they take."""
+    """Peers that keep the bounds when they send weight, and enforce them on others when they receive it."""
 
     def __init__(self, seed: int, peers: int) -> None:
         super().__init__(seed, float64(), peers=peers, length=2)

@@ -45,7 +45,7 @@ PRELOADED = (
 def unpacked(name: str, place: Path) -> Path:
     """Unpack the folder `name`, as it was left, into `place`."""
     with tarfile.open(FOLDER / f"{name}.tar.gz") as archive:
-        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # before 3.11.4 there is none
+        archive.extraction_filter = getattr(tarfile, "data_filter", None)  # Python before 3.11.4 has no filters
         archive.extractall(place)
     return place / name
 
@@ -90,7 +90,7 @@ class OldRelease:
     @cached_property
     def _server(self) -> str:
         """Start the server that forks the release's programs; return the path of its socket."""
-        return started((str(self.place), str(ROOT)), PRELOADED, self.environment)  # the server is of the checkout
+        return started((str(self.place), str(ROOT)), PRELOADED, self.environment)  # the checkout has the server
 
     def run(self, *words: str, folder: Path) -> subprocess.CompletedProcess[str]:
         """Run `fedpeer` with these words, in a folder."""

@@ -122,7 +122,7 @@ def resumed(folder: Path, peer: str) -> DurableState:
 
 
 def kept_rounds(folder: Path, peer: str) -> int:
-    """Return the round in which the peer was killed, by its journal alone."""
+    """Return the round in which the peer was killed, read from its journal alone."""
     with Store.open(folder / peer / f"{peer}-state") as store:
         return max(entry.round for entry in map(entry_of, store.recover().entries) if isinstance(entry, Began))
 

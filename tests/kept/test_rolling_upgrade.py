@@ -36,7 +36,7 @@ PATIENCE_S = 240.0
 LOOK_S = 0.25
 #: Rounds that all peers do together before the next one is upgraded.
 TOGETHER = 3
-#: Most frames in an unknown version that an old peer may receive from a new one before that one sends in a known one.
+#: Most frames in an unknown version that an old peer may receive from a new one before that one uses a known version.
 UNSUPPORTED_MAX = 10
 #: Names of log lines about a change of the wire version that is used with a neighbor.
 SPEAKING = ("older_version", "newer_version")
@@ -150,7 +150,7 @@ def all_alive(statuses: dict[str, dict[str, Any]]) -> bool:
 
 
 def disturbances(statuses: dict[str, dict[str, Any]]) -> dict[str, tuple[float, int]]:
-    """Return by peer how often it went on without another one, and how many frames it rejected for their version."""
+    """Return by peer how often it went on without another peer, and how many frames it rejected for their version."""
     return {peer: (status["counters"]["late"], unsupported(status)) for peer, status in statuses.items()}
 
 
@@ -175,7 +175,7 @@ def federation(folder: Path, old: OldRelease) -> Iterator[Federation]:
 
 
 def test_the_release_can_be_installed_beside_this_one(old_release: OldRelease, tmp_path: Path) -> None:
-    """A peer of it starts by a roster that this release signs."""
+    """A peer of that release starts with a roster that this release signs."""
     version = old_release.run("--version", folder=tmp_path)
     assert re.search(r"\b0\.2\.0\b", version.stdout), version
     peer = old_release.start(moved(unpacked("gossip", tmp_path)) / "peer1" / "peer1.yaml")

@@ -21,7 +21,7 @@ WORDS = [
     *("plot", "and", "very", "dull", "bright", "music"),
     "scene",
 ]
-#: Texts of these words, and what is thought of each.
+#: Texts of these words, and the opinion of each.
 TEXTS = {
     **dict.fromkeys(("good film", "fine music", "bright plot", "film was good"), "yes"),
     **dict.fromkeys(("bad film", "poor plot", "dull music", "dull film"), "no"),

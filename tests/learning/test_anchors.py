@@ -1,4 +1,4 @@
-"""Data are the same if their files are, wherever these lie; what cannot be read is named."""
+"""Data are the same if their files are, wherever these are stored; a file that cannot be read is named."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ def test_a_network_of_a_peers_own_stands_in_for_the_federations() -> None:
 
 
 class Odd(nn.Module):
-    """Returns something else than logits."""
+    """A network that returns something else than logits."""
 
     def __init__(self, answer: Any) -> None:
         super().__init__()

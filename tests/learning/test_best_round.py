@@ -32,7 +32,7 @@ def test_the_better_round_has_the_better_score_or_the_same_and_a_smaller_loss(
 
 
 def test_scores_on_other_examples_are_not_compared() -> None:
-    """Nor are those of a release that did not say on which they are: it had the same."""
+    """Scores of a release that did not state its examples are compared: it had the same ones."""
     pairs = ((1.0, ""), (1.0, "a"), (0.5, "b"))
     old, before, now = (BestRound(round=1, score=score, loss=0.1, examples=on) for score, on in pairs)
     assert now.beats(before, counts=True)

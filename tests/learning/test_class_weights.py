@@ -59,7 +59,7 @@ def test_a_class_that_the_data_do_not_have_is_named() -> None:
 
 
 def test_each_peer_balances_its_own_examples(tmp_path: Path) -> None:
-    """A simulated peer, a whole peer and one of the vector engine have the same weights, and a real peer its file's."""
+    """A simulated peer, a whole peer and one of the vector engine have the same weights; a real peer has its file's."""
     options = federation(learning__class_weights="balanced", simulation__split="dirichlet:0.3")
     made = world(options)
     of_engine = workspace_of(made, plan_of(made, parse_choice("local")), "cpu")().class_weight_PC

@@ -84,9 +84,9 @@ def test_a_roster_says_who_implements_what(
 @pytest.mark.parametrize(
     ("gossip", "peers", "exchanges"),
     [
-        ({}, 5, 1),  # four neighbors are all others, so that one exchange is the mean
+        ({}, 5, 1),  # all other peers are neighbors, so that one exchange gives the mean
         ({}, 16, 4),
-        ({"topology": "ring"}, 300, 4),  # a tolerance alone takes more than are allowed
+        ({"topology": "ring"}, 300, 4),  # for its tolerance it would need more than are allowed
         ({"tolerance": 1e-4, "topology": "ring"}, 9, 55),
         ({"exchanges": 7}, 5, 7),
     ],

@@ -82,7 +82,7 @@ def test_a_part_of_the_training_examples_may_be_held_out(tmp_path: Path) -> None
 
 
 def test_each_part_is_held_out_in_one_fold() -> None:
-    """The five folds of a fifth are disjoint and have all training examples; the first is what is held out usually."""
+    """The five folds of a fifth are disjoint and have all training examples; the first is the usual validation part."""
 
     def shares(**settings: Any) -> tuple[Share, ...]:
         options = federation(**settings)

@@ -153,8 +153,8 @@ def onnx(path: Path) -> Callable[[NDArray[np.generic]], NDArray[np.float32]]:
     return lambda x: program.run(["outputs"], {"inputs": x})[0]
 
 
-#: An export takes a second or more of torch's tracing. Both formats begin with the same one, so in `make test` each has
-#: networks that the other has not.
+#: An export takes a second or more of torch's tracing. Both formats begin with the same trace, so in `make test` each
+#: has networks that the other has not.
 SOAK = pytest.mark.soak
 
 

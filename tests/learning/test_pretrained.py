@@ -27,7 +27,7 @@ from tests.learning.pretrained_models import KNOWN, saved_model
 CLASSIFIERS = ("bert", "roberta", "distilbert", "llama", "gpt2")
 WRITERS = ("llama", "gpt2")
 LENGTH = 8
-# Of PEFT 0.21 with transformers 5.24.
+# From PEFT 0.21 with transformers 5.24.
 pytestmark = pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")
 Task = Literal["classification", "multi-label", "next-token"]
 
@@ -64,7 +64,7 @@ def tokens() -> Tensor:
 
 
 def with_effect(module: nn.Module) -> nn.Module:
-    """Fill what is trained with random numbers."""
+    """Fill the trained parameters with random numbers."""
     with guarded(3), torch.no_grad():
         for parameter in module.parameters():
             if parameter.requires_grad:
@@ -73,7 +73,7 @@ def with_effect(module: nn.Module) -> nn.Module:
 
 
 def padding_of(name: str) -> int:
-    """Return the padding token of a model: GPT-2 has none, and its end-of-text token is taken."""
+    """Return the padding token of a model; GPT-2 has none, so its end-of-text token is used."""
     return 3 if name == "gpt2" else 0
 
 
@@ -159,7 +159,7 @@ def test_targets_and_alpha(models: Path) -> None:
 @pytest.mark.skipif(sys.platform != "linux", reason="which file a tensor is mapped from is seen in /proc of Linux")
 @pytest.mark.parametrize("name", [name for name in CLASSIFIERS if name != "gpt2"])
 def test_frozen_parameters_are_those_of_the_mapped_file(models: Path, name: str) -> None:
-    """All processes of a machine hold them once. GPT-2's layers are transposed, so each process has its own copy."""
+    """All processes of a machine share one copy. GPT-2's layers are transposed, so each process has its own."""
     frozen = frozen_parameters(built(models / name, ",lora=2"))
     assert {mapped_from(parameter) for parameter in frozen.values()} == {str(models / name / "model.safetensors")}
 
@@ -199,7 +199,7 @@ def test_what_is_trained_whole_is_named_in_the_adapters_settings(
 
 
 def test_an_empty_text_has_an_answer(models: Path) -> None:
-    """Attention over padding alone would have no weights to share out."""
+    """Attention over padding alone would have no weights to distribute."""
     with torch.no_grad():
         assert built(models / "llama")(torch.zeros((1, LENGTH), dtype=torch.int64)).isfinite().all()
         empty, full = torch.zeros((1, LENGTH), dtype=torch.int64), torch.zeros((1, LENGTH), dtype=torch.int64)

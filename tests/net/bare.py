@@ -5,8 +5,8 @@
 In each exchange each host sends so many bytes to each other one, and goes on when it has the bytes of all others and at
 most two of its own shares to each of them are not answered. A share that is not answered in time is sent again on
 another connection, of three at most, after the wait that a peer's timers have (RFC 6298); connections are kept. Before
-each exchange the host works for WORK seconds (it rests, and receives what comes), as a peer trains: what is late
-meanwhile is not waited for. The program prints the seconds of each work and exchange on one line.
+each exchange the host works for WORK seconds (it rests, and receives what comes), as a peer trains: it does not wait
+for late messages meanwhile. The program prints the seconds of each work and exchange on one line.
 
 It is started once on each host, so it imports nothing of fedpeer.
 """
@@ -23,7 +23,7 @@ from collections import defaultdict
 from contextlib import suppress
 
 PORT = 7600
-#: Bytes of an answer: what an acknowledgement takes with its envelope and the head of its post.
+#: Bytes of an answer: those of an acknowledgement with its envelope and the head of its HTTP request.
 ANSWER = bytes(400)
 #: Connections to one neighbor; seconds of the shortest and the longest wait for an answer; TCP as peers set it.
 AT_ONCE, WAIT_MIN_S, WAIT_MAX_S = 3, 0.2, 5.0
@@ -148,7 +148,7 @@ async def run(
     async with asyncio.timeout(PATIENCE_S):
         await host.exchange(0, 0.0)  # all are there, and connected
     print(*[f"{await host.exchange(number, work):.4f}" for number in range(1, exchanges + 1)], flush=True)
-    await asyncio.sleep(PATIENCE_S)  # others may still have to receive an answer; the caller ends this
+    await asyncio.sleep(PATIENCE_S)  # other hosts may still wait for an answer; the caller ends this
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from tests.net.hosts import Hosts, missing
 from tests.net.peers import Peer, finish, mean_accuracy, settle, until
 from tests.net.relay import Relay
 
-#: Rounds of a small part of a second each; a peer that is done waits for those that are not.
+#: Rounds of a small part of a second each; a peer that is done waits for the other peers.
 ROUNDS = 20
 #: Rounds of the undisturbed run: its accuracy is the same from the eighth on.
 CALM_ROUNDS = 10
@@ -56,7 +56,7 @@ def can_have_hosts() -> None:
 def hosts(can_have_hosts: None, request: pytest.FixtureRequest) -> Iterator[Hosts]:
     """Yield the four wards' hosts and one outside the federation.
 
-    Where a test names a relay, it is between them; where it names hosts, these are behind a router each.
+    A relay that a test names is between them; each host that it names is behind a router.
     """
     named: Relay | tuple[str, ...] | None = getattr(request, "param", None)
     relay, behind = (None, named) if isinstance(named, tuple) else (named, ())

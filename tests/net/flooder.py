@@ -15,7 +15,7 @@ from contextlib import suppress
 
 #: Connections that are held from each address: as many as a peer allows each address to have in progress.
 HELD = 8
-#: Seconds between two rounds of replacing the connections that were ended, and after which it ends itself.
+#: Seconds between two rounds of replacing closed connections, and seconds after which the program ends.
 PAUSE_S, LONGEST_S = 0.2, 240.0
 
 

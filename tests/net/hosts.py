@@ -29,7 +29,7 @@ from tests.net.relay import READY, Relay
 NETWORK = "10.77.0"
 #: Inside each router: its own address and its host's.
 INSIDE = ("192.168.77.1", "192.168.77.2")
-#: Connections that began inside may go on; what the router has forgotten, or has not seen begin, goes nowhere.
+#: Connections that began inside may go on; packets of one that the router forgot, or did not see begin, are dropped.
 ROUTER = """
 table ip nat {
     chain out {
@@ -88,7 +88,7 @@ class HostsError(Exception):
 class Hosts:
     """Some hosts, by name, as a context manager; all that runs on them is killed at its end, or with this process.
 
-    `behind` are those behind a router of their own, which forgets a connection after `memory_s` seconds of silence.
+    `behind` are the hosts behind a router of their own, which forgets a connection after `memory_s` seconds of silence.
     """
 
     def __init__(
@@ -246,7 +246,7 @@ class Hosts:
         self._filter(self._space)
 
     def heal(self) -> None:
-        """Make all links whole again; who is shielded remains so."""
+        """Make all links whole again; shielded hosts remain shielded."""
         self._loss, self._apart = 0.0, {}
         self._filter(self._space)
 

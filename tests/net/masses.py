@@ -39,7 +39,7 @@ def state_in(file: Path) -> DurableState:
 
 
 def mass_errors(files: Sequence[Path]) -> dict[str, float]:
-    """Return by group how far the mass is from what was put in less what was written off, relative to that."""
+    """Return by group |mass - expected| / expected, where expected is the mass put in less the mass written off."""
     weights = audit.weights({file.stem: state_in(file) for file in files})
     return {group: abs(there - put) / put for group, (there, put) in weights.items()}
 

@@ -25,7 +25,7 @@ from tests.net.hosts import Hosts
 PATIENCE_S = 120.0
 #: Seconds between two polls.
 LOOK_S = 0.05
-#: Niceness of a peer that steps aside: it gets a tenth of the time that others get, where they want it.
+#: Niceness of a peer that steps aside: it gets a tenth of the time of other processes that want it.
 ASIDE = 10
 #: Several peers share few cores; threads of the linear algebra would only be in each other's way.
 ENVIRONMENT = {"OMP_NUM_THREADS": "1", "COLUMNS": "80"}
@@ -66,7 +66,7 @@ class Peer:
 
     @property
     def pid(self) -> int:
-        """Number of the process that has done a round: the program's, not that of the client that was started."""
+        """Number of the process that did the rounds: the program itself, not the client that started it."""
         return int((self.state / "lock").read_text())
 
     # ------------------------------------------------------------------------------------------------------ commands
@@ -85,7 +85,7 @@ class Peer:
         self.process.send_signal({signal.SIGKILL: KILL, signal.SIGSTOP: STOP}.get(number, number))
 
     def steps_aside(self) -> None:
-        """Let the peer go on after everything else: a peer that learns without end takes all of a machine's time."""
+        """Lower the peer's priority below everything else: a peer that never ends takes all of a machine's time."""
         os.setpriority(os.PRIO_PGRP, self.pid, ASIDE)
 
     def kill(self) -> None:

@@ -3,7 +3,7 @@
     python -m tests.net.soak [--kills 50] [--loss 0.3] [--cut 30] [--rounds 200] [--seed 0]
 
 The program prints the mass error, the accuracy beside that of a run without any fault, and the time. It exits with 1 if
-mass was lost, if less was learned, or if the peers had finished before the last kill; where there can be no hosts, it
+mass was lost, if less was learned, or if the peers had finished before the last kill; where hosts are impossible, it
 prints what is missing and exits with 0. It is run by hand, or as a part of `make soak`; as root; for many minutes.
 """
 

@@ -19,10 +19,10 @@ pytestmark = pytest.mark.soak  # a minute and more, with three runs of real peer
 Made = Callable[..., dict[str, Peer]]
 #: Rounds that no test waits for.
 ENDLESS = 100_000
-#: Rounds of each quick peer over which the time is taken; the slow one does some of its own meanwhile.
+#: Rounds of each quick peer that are timed; the slow peer does some of its own meanwhile.
 WINDOW = 40
-#: Least fraction of the others' rate that is left beside the slow peer. With a barrier it was 0.4 (measured); other
-#: load on the machine changed it by a third.
+#: Least fraction of their rate that the other peers keep beside the slow one. With a barrier it was 0.4 (measured);
+#: other load on the machine changed it by a third.
 KEPT = 0.6
 #: Seconds that the slow peer runs or rests at a time, far below those after which a peer counts as dead.
 SLICE_S = 0.02
@@ -35,7 +35,7 @@ def cpu_s(process: psutil.Process) -> float:
 
 @contextmanager
 def slowed(peer: Peer, pace: Peer, times: float) -> Iterator[None]:
-    """Stop this peer, inside the context, whenever it has had more than its part of the other's computing time."""
+    """Stop this peer, inside the context, whenever it has had more than its part of the other peer's computing time."""
     slow, quick, over = psutil.Process(peer.pid), psutil.Process(pace.pid), threading.Event()
     begun = cpu_s(slow), cpu_s(quick)
 

@@ -1,4 +1,4 @@
-"""Two of four peers behind routers that masquerade and forward nothing: a third peer carries what goes between them."""
+"""Two of four peers behind routers that masquerade and forward nothing: a third peer carries their messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.net.hosts import Hosts
 from tests.net.masses import mass_errors
 from tests.net.peers import Peer, finish, mean_accuracy, status_of, until
 
-#: The two behind routers; north runs `fedpeer init`, too.
+#: The two hosts behind routers; north runs `fedpeer init`, too.
 INNER = ("north", "west")
 pytestmark = [pytest.mark.soak, pytest.mark.parametrize("hosts", [INNER], indirect=True, ids=["routers"])]
 
@@ -25,7 +25,7 @@ CUT_S = 60.0
 
 
 def outbound(wards: dict[str, Peer]) -> dict[str, Peer]:
-    """Write `listen: none` into the files of those behind routers."""
+    """Write `listen: none` into the files of the peers behind routers."""
     for id in INNER:
         text = wards[id].file.read_text(encoding="utf-8")
         wards[id].file.write_text(re.sub(r"(?m)^listen: .*$", "listen: none", text), encoding="utf-8")
@@ -104,7 +104,7 @@ def test_a_cut_costs_neither_weight_nor_work(made: Callable[..., dict[str, Peer]
 
 
 def test_a_peer_whose_address_changes_goes_on(made: Callable[..., dict[str, Peer]], hosts: Hosts) -> None:
-    """A laptop that moves: nobody can connect to it where its file says, so it opens what connections it can, and the
+    """A laptop moves: nobody can connect to the address in its file, so it opens the connections that it can, and the
     one peer that it reaches carries those to the two behind routers."""
     wards = outbound(made(**ENDLESS))
     peers = started(wards, round=5)

@@ -1,7 +1,7 @@
 """Four hosts with a table and a key each, from `fedpeer init` to `fedpeer predict`, as in the README; then power cuts,
 partitions, lost packets and pauses: nothing is lost, no one has to intervene, and as much is learned.
 
-One run has a pause, two power cuts and packets that arrive late or twice. The others take a minute each: `make soak`.
+One run has a pause, two power cuts and packets that arrive late or twice. Other runs take a minute each: `make soak`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ def alive_again(peer: Peer, other: str) -> bool:
 
 @pytest.mark.soak
 def test_three_of_ten_packets_are_dropped(made: Made, calm: Calm, hosts: Hosts) -> None:
-    """Nothing is lost at 30 % loss; a round takes seconds instead of a fraction of one, so there are fewer of them."""
+    """Nothing is lost at 30 % loss; a round takes seconds instead of a fraction of one, so there are fewer rounds."""
     peers = made(rounds=5, **LONG)
     hosts.lose(0.3)
     judge(started(peers), calm, rounds=5)

@@ -1,7 +1,8 @@
-"""One host or two that are cut off, in both directions or one, or a process that stands still: what others lose by it.
+"""One host or two that are cut off, in both directions or one, or a stalled process: what that costs the other peers.
 
-Most have ten exchanges in a complete graph and a deadline of 30 s: with these a peer that was alone used to take the
-weight of all, and to cost a deadline in every round. `tests/faults/isolation.py` has all combinations in virtual time.
+Most cases have ten exchanges in a complete graph and a deadline of 30 s: with these a peer that was alone used to take
+the weight of all, and to cost a deadline in every round. `tests/faults/isolation.py` has all combinations in virtual
+time.
 
 Packets take 20 ms, so that a round takes as long as its messages: other load on the machine changes no rate.
 """
@@ -76,7 +77,7 @@ class Isolation:
         return f"{self.how} {self.seconds:g} s, {self.exchanges} exchanges, deadline {self.deadline:g}"
 
 
-#: Each fault, each duration, each number of exchanges and each deadline is in one of them.
+#: Each fault, each duration, each number of exchanges and each deadline is in one of these cases.
 ISOLATIONS = (
     Isolation("cut", 30),
     Isolation("freeze", 30),

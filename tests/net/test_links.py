@@ -48,7 +48,7 @@ def connections(hosts: Hosts, host: str) -> int:
 
 
 def test_two_peers_share_one_connection(made: Callable[..., dict[str, Peer]], hosts: Hosts) -> None:
-    """If both have opened one, it is one after a moment."""
+    """If both peers have opened a connection, one of the two is closed after a moment."""
     peers = started(made(**ENDLESS), round=5)
     pairs = len(peers) * (len(peers) - 1) // 2
     until(lambda: sum(connections(hosts, peer.id) for peer in peers) == pairs, "one connection for each pair", 120)
@@ -85,8 +85,8 @@ def test_a_connection_has_stalled_while_packets_are_lost_and_not_while_nobody_re
 def test_two_of_four_to_whom_nobody_can_connect_take_part(
     written: bool, made: Callable[..., dict[str, Peer]], hosts: Hosts
 ) -> None:
-    """They average with the two others over connections that they open, and mass is conserved."""
-    rounds = 30 if written else 200  # these last until it is said that nobody has connected
+    """The two average with the two others over connections that they open, and mass is conserved."""
+    rounds = 30 if written else 200  # enough rounds until the peers report that nobody has connected
     wards = made(rounds=rounds)
     shielded = [wards["north"], wards["west"]]
     hosts.shield(*(peer.host for peer in shielded))

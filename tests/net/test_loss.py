@@ -3,7 +3,7 @@ bytes.
 
 The time of a round is compared with that of the same bytes over the same kind of connections between the same hosts,
 with nothing of fedpeer around them (`bare.py`), after a rest as long as a round takes without loss: most of that is
-training, and what is late meanwhile delays no peer. The loss is the same, in the same run. Each test takes some
+training, and late messages meanwhile delay no peer. The loss is the same, in the same run. Each test takes some
 minutes: `make soak`.
 """
 
@@ -53,8 +53,8 @@ def deaths(peer: Peer) -> list[float]:
 
 
 def changes(peer: Peer) -> int:
-    """Return how often this peer logged that another one came or went, lines that its log gathered into others
-    included."""
+    """Return how often this peer logged that another one came or went, with the lines that its log merged into
+    others."""
     peer.look()
     told = [line for line in peer.lines if line["what"] == "membership" and line["level"] == "info"]
     return sum(1 + int(line.get("more", 0)) for line in told)

@@ -29,7 +29,7 @@ def leaves(peer: Peer) -> None:
 
 
 def test_one_of_them_tells_how_all_are(made: Made) -> None:
-    """Their rounds have no end, and what is told is up to a second old: it is asked until it is so."""
+    """Rounds go on without end, and a status is up to a second old, so it is polled until it is as wanted."""
     peers = started(made(**ENDLESS))
 
     def told() -> bool:
@@ -91,8 +91,8 @@ BOOKS_CLOSED_S = 10.0
 
 
 def test_who_is_put_out_takes_nothing_with_it(made: Made, hosts: Hosts, tmp_path: Path) -> None:
-    """The remaining peers are killed soon after `fedpeer revoke`: their stores hold what they put in less what they
-    wrote off for the revoked peer."""
+    """The remaining peers are killed soon after `fedpeer revoke`: their stores hold the weight that they put in less
+    the weight that they wrote off for the revoked peer."""
     everybody = made(**ENDLESS)
     peers = started(everybody, round=3)
     gone, rest = peers[-1], peers[:-1]

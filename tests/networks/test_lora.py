@@ -212,7 +212,7 @@ def test_parameters_are_frozen_by_name_by_module_and_by_pattern() -> None:
 
 
 def test_weights_that_are_computed_anew_are_not_taken_for_one_another() -> None:
-    """A parametrization makes another tensor at each look, which may lie where the one before lay."""
+    """A parametrization makes another tensor at each access, which may have the memory address of the previous one."""
     module = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
     for layer in module:
         nn.utils.parametrizations.weight_norm(layer)

@@ -94,7 +94,7 @@ def test_the_last_place_of_a_sequence_decides_together_with_those_before() -> No
 
 @pytest.mark.parametrize("build", [lstm, transformer])
 def test_an_image_is_the_sequence_of_its_rows(build: Callable[..., nn.Module]) -> None:
-    """Its channels stand beside one another in each row."""
+    """Each row has the channels of the image one after the other."""
     with torch.random.fork_rng():
         torch.manual_seed(0)
         of_images, of_sequences = build((2, 4, 3), 5), build((4, 6), 5)

@@ -1,4 +1,4 @@
-"""The law of conservation over whole peers: what is there is what was put in, less what was written off."""
+"""The law of conservation over whole peers: the mass that exists is the mass put in, less the mass written off."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedpeer.peer.state.events import Effect, Persist
 
 
 def weights(durable_states: Mapping[str, DurableState]) -> dict[str, tuple[float, float]]:
-    """Return by group the push-sum weight that is there, and what was put in less what was written off.
+    """Return by group the push-sum weight that exists, and the weight put in less the weight written off.
 
     `durable_states` are those of all peers at one moment: of living peers in memory, of the others on disk. While a
     peer that lost memory has not met all others again, the two weights may differ. For some of the peers only, the
-    weight that is there is what they hold and what is in transit between them.
+    weight that exists is the weight that they hold and that is in transit between them.
     """
     found: dict[str, tuple[float, float]] = {}
     for sender, durable in durable_states.items():

@@ -82,7 +82,7 @@ def taken_once_and_in_order(facts: Iterable[Row]) -> list[str]:
 
 
 def conserved(rows: Iterable[Row], tolerance: float) -> list[str]:
-    """Check rows (tick, "mass", group, there, put in): what is held and in transit is what was put in, up to a relative
+    """Check rows (tick, "mass", group, there, put in): the sum held and in transit is the sum put in, up to a relative
     tolerance."""
     return [
         f"tick {tick}: {group} has {there!r} of {put_in!r}"

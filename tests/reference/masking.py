@@ -19,7 +19,7 @@ def push(
     *,
     wire: torch.dtype = torch.float64,
 ) -> tuple[Mass, NoisePhase, dict[str, Mass]]:
-    """Give each of these neighbors a masked share, of the weight of a true one: (kept, mask, shares by peer).
+    """Give each of these neighbors a masked share with a true share's weight: (kept, mask, shares by peer).
 
     Args:
         fraction: of the weight held, as in `push_sum.share_of`.

@@ -36,9 +36,9 @@ class Sent:
 class Member:
     """The state of one peer in one averaging.
 
-    held       what it keeps; with the arrivals and what it sent, all that it began with
+    held       the mass that it keeps; with the arrivals and the sent shares, all that it began with
     exchange   the exchange in which it waits; `policy.exchanges` when the averaging is done
-    turn       what it does in this exchange; None when the averaging is done
+    turn       its part in this exchange; None when the averaging is done
     arrived    shares that are not added yet, of this exchange and of later ones
     """
 
@@ -57,7 +57,7 @@ class Member:
 
     @property
     def missing(self) -> tuple[str, ...]:
-        """Return the neighbors whose share it waits for."""
+        """Return the neighbors for whose share the member waits."""
         expected = self.turn.expect if self.turn else ()
         return tuple(peer for peer in expected if (self.exchange, peer) not in self.arrived)
 

@@ -43,7 +43,7 @@ def aggregate(
 ) -> Aggregate:
     """Multiply the deltas (A, ..., D) of A active clients into the server (2021, algorithm 1, lines 10-11).
 
-    If gamma * A <= 1 - LEAST_LEFT no rule is needed, for the server then is an average of itself and the posteriors
+    If gamma * A <= 1 - LEAST_LEFT no rule is needed, since the server then is an average of itself and the posteriors
     that were trained from it. `server_lr`: see `applied`.
     """
     return applied(server, product(deltas_AD), positivity=positivity, server_lr=server_lr)

@@ -144,7 +144,7 @@ def test_bytes_are_drawn_only_where_they_differ_from_round_to_round(tmp_path: Pa
 
 
 def test_losses_are_drawn_for_methods_of_which_all_are_numbers(tmp_path: Path) -> None:
-    """The last loss, mean over peers, stands at the end of the curve, also where an algorithm has none."""
+    """A curve ends with the last loss, as mean over peers; an algorithm that lacks a loss has no curve."""
     run = made(tmp_path, methods=("local", "fedavg"), rounds=1, finished=False)
     run.record({**row("local", 2), "loss": [0.25, 0.5, 0.75, 1.0]})
     run.record({**row("fedavg", 2), "loss": [0.25, 0.5, None, 1.0]})

@@ -1,4 +1,4 @@
-"""Trackers: each writes what it is told by its library's own calls, and none stops anything."""
+"""Trackers: each writes its events by its library's own calls, and no failure of one stops a run."""
 
 from __future__ import annotations
 
@@ -220,7 +220,7 @@ def test_mlflow_is_called_as_documented(tmp_path: Path, monkeypatch: pytest.Monk
 def test_wandb_writes_a_run_offline(tmp_path: Path) -> None:
     library = pytest.importorskip("wandb")
     told(wandb(mode="offline"), tmp_path, range(1, 4))
-    library.teardown()  # as at the end of a process, before which its files may lack the end
+    library.teardown()  # as at the end of a process; before that, its files may lack the end
     (run,) = (tmp_path / "wandb").glob("offline-run-*")
     (file,) = run.glob("run-*.wandb")
     content = file.read_bytes()

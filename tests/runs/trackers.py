@@ -47,7 +47,7 @@ class RecordedSeries:
 
 
 def known_as(patch: pytest.MonkeyPatch, name: str, recorder: Recorder) -> None:
-    """Make a recorder a tracker that users can name, and its library one that is installed."""
+    """Let users name a recorder as a tracker, and let its library seem to be installed."""
 
     def tracker(*, place: str = "") -> Recorder:
         """Record everything."""
@@ -58,7 +58,7 @@ def known_as(patch: pytest.MonkeyPatch, name: str, recorder: Recorder) -> None:
 
 
 def library(patch: pytest.MonkeyPatch, name: str, **content: Any) -> ModuleType:
-    """Put a module with this content where imports find it."""
+    """Add a module with this content to those that imports find."""
     made = ModuleType(name)
     made.__spec__ = ModuleSpec(name, None)
     for key, value in content.items():

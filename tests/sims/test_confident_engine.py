@@ -186,7 +186,7 @@ def test_a_run_records_both_models_and_the_statistics(tmp_path: Path) -> None:
 def test_whole_peers_give_the_same_models_weights_and_scores(sigma: float) -> None:
     """The peers form a star, in which the centre comes to hold twice the weight of the others.
 
-    Confidences are near 100 or near 0.01: so little weight is no reason to rest, because each averaging begins anew.
+    Confidences are near 100 or near 0.01: so small a weight is no reason to rest, because each averaging begins anew.
     """
     made, method = (
         world(federation(**UNEVEN, gossip__topology="star", gossip__deadline=120.0)),

@@ -28,14 +28,14 @@ from fedpeer.slicing.models import SlicingError
 from tests.sims.worlds import assert_workers_and_stops_change_nothing, engine, federation, played, relative, world
 
 PAIR = ["peer1", "peer4"]
-#: The others have 64-12-10.
+#: The other peers have 64-12-10.
 NETWORKS = {"peer2": "mlp:64+20+10", "peer5": "mlp:64+9+10", "pair": "mlp:64+20+10"}
-#: Slices that networks of any depth have: a network's outputs hang on its last hidden layer.
+#: Slices that fit networks of any depth: the last hidden layer of a network leads to its outputs.
 HIDDEN = {
     "everyone": {"neurons": {"input": "all", "hidden1": 6}},
     "pair": {"depends_on": ["everyone"], "neurons": {"hidden1": 3}, "members": PAIR},
 }
-#: A deeper one, whose hidden neurons lead to other hidden neurons.
+#: A deeper network, whose hidden neurons lead to other hidden neurons.
 DEEP = {**NETWORKS, "peer5": "mlp:64+9+7+10"}
 MODELS = {
     "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},
@@ -92,7 +92,7 @@ def test_an_exact_average_gives_all_the_mean_of_the_shared_slice_and_leaves_the_
 
 
 def test_all_peers_may_have_networks_of_their_own() -> None:
-    """Nobody has the federation's network then."""
+    """No peer has the federation's network then."""
     own = {f"peer{number}": f"mlp:64+{number + 9}+10" for number in range(1, 7)}
     made = different(own)
     assert made not in [made.assembly_of(peer) for peer in made.peers]
@@ -140,13 +140,13 @@ def test_whole_peers_have_the_same_numbers(settings: dict[str, Any]) -> None:
         assert whole.disagreement() == pytest.approx(running.disagreement(), rel=1e-3, abs=1e-6)
 
 
-#: Room for a pair's slice in the pair's own networks only: peer1 and peer4.
+#: Networks of which only those of the pair, peer1 and peer4, have room for the pair's slice.
 TIGHT: dict[str, Any] = {"networks": {"pair": "mlp:64+20+10", "peer2": "mlp:64+7+10"}, "network": "mlp:64+8+10"}
 
 
 @pytest.mark.parametrize("outer", ["none", "nesterov:0.7"])
 def test_a_slice_need_not_fit_the_network_of_who_does_not_share_it(outer: str) -> None:
-    """A peer knows its own network only; how large those of others are follows from what they share."""
+    """A peer knows its own network only; the sizes of other peers' networks follow from what they share."""
     made = different(**TIGHT, learning__outer=outer)
     with NetworkEngine(made, parse_choice("partial-averaging")) as whole:
         for _ in range(3):
@@ -225,7 +225,7 @@ def test_real_peers_may_import_the_code_of_each_network() -> None:
 def test_a_slice_that_does_not_fit_is_told_with_the_peer() -> None:
     with pytest.raises(ConfigError, match=r"(?s)hidden1 has 5.*\(in the network of\s+peer5\)"):
         different({"peer5": "mlp:64+5+10"})
-    made = different({"peer5": "mlp,hidden=5"})  # whose sizes are known when there are data
+    made = different({"peer5": "mlp,hidden=5"})  # its sizes are known only with data
     with pytest.raises(SlicingError, match=r"hidden1.*6 neurons are claimed.*has 5.*\(in the network of peer5\)"):
         plan_of(made, parse_choice("partial-averaging"))
     with pytest.raises(SlicingError, match='peer1 and peer5 cannot average "everyone"'):

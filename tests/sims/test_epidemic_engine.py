@@ -20,7 +20,7 @@ ONE: dict[str, Any] = {"gossip__exchanges": 1}
 
 
 def received_from(running: VectorEngine, number: int) -> list[list[int]]:
-    """Return for each peer whose models it has in the averaging of round 0, 1, ...: its own, and those sent to it."""
+    """Return for each peer the peers whose models it averages in round 0, 1, ...: itself, and those that sent to it."""
     assert isinstance(running._rounds, GossipRounds)
     (policy,) = running._rounds._averaging.values()
     members = policy.overlay.members
@@ -71,7 +71,7 @@ def test_carried_weights_keep_the_mean_of_all_models_and_fresh_ones_do_not() -> 
 
 
 def test_gossip_learning_merges_random_pairs() -> None:
-    """All ages are equal where all peers take as many steps, so that the merge by ages is the plain mean of the two."""
+    """All ages are equal if all peers take equally many steps, so the merge by ages is the plain mean of the two."""
     made = world(federation(**ONE, gossip__protocol="push-pull", gossip__topology="complete"))
     with engine(made, "full-averaging") as running:
         for number in range(3):

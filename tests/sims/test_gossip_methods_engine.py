@@ -19,7 +19,7 @@ from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.world import World
 from tests.sims.worlds import assert_workers_and_stops_change_nothing, engine, federation, relative, world
 
-#: Each step uses all examples that a peer holds, so that gradients are exact; each sends to one peer in a round.
+#: Each step uses all examples of a peer, so that gradients are exact; each peer sends to one peer in a round.
 SINGLE: dict[str, Any] = {
     "learning__batch_size": 40,
     "learning__steps_between_averaging": 1,

@@ -128,7 +128,7 @@ def test_dual_solvers_have_the_cpus_numbers(algorithm: str) -> None:
 
 
 def test_many_peers_average_by_a_sparse_matrix() -> None:
-    """On a star, whose matrix is not its own transpose."""
+    """The graph is a star, whose matrix is not its own transpose."""
     split = "blocks:12,shuffle=true,test=20"
     settings = {"learning__steps_between_averaging": 2, "gossip__topology": "star", "gossip__exchanges": 1}
     assert_the_same(world(federation(simulation__peers=60, simulation__split=split, **settings)), "partial-averaging")

@@ -20,7 +20,7 @@ from tests.sims.test_vector_engine import twin
 from tests.sims.worlds import federation, played, relative, same_bits, start_of, world
 
 ROUNDS = 7
-#: All take DiLoCo's steps in every second round, four of six SlowMo's in each, and two keep to the average.
+#: All six peers take DiLoCo's steps in every second round, four take SlowMo's in each, and two take plain averages.
 MODELS: dict[str, Any] = {
     "everyone": {"neurons": {"input": "all", "hidden1": 5, "output": "all"}, "gossip": {"every": 2}},
     "core": {
@@ -44,7 +44,7 @@ def stepping(**settings: Any) -> Federation:
 
 
 def loop(made: World, method: str, rounds: int) -> Tensor:
-    """Return what the obvious loop has after these rounds, with an optimizer of torch's for each peer's part of a
+    """Return the result of an obvious loop after these rounds, with an optimizer of torch's for each peer's part of a
     group."""
     plan = plan_of(made, parse_choice(method))
     by_torch: dict[tuple[str, str], OuterByTorch] = {}
@@ -117,7 +117,7 @@ def test_a_coordinators_averages_have_the_same_numbers() -> None:
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
 def test_real_peers_have_the_same_numbers(tmp_path: Path) -> None:
-    """All take two steps, so that momentum counts."""
+    """All peers take two steps, so that momentum counts."""
     models = {**MODELS, "core": {**MODELS["core"], "members": ["peer1", "peer2"]},
               "pair": {**MODELS["pair"], "members": ["peer3", "peer4"]}}  # fmt: skip
     made = world(stepping(partial_models=models, simulation__peers=4, learning__rounds=4, learning__evaluate_every=4))

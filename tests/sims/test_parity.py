@@ -147,7 +147,7 @@ NORMALISED = {
 
 
 def mostly(cases: Iterable[str]) -> list[Any]:
-    """Return the cases as parameters, those that others stand for as soak."""
+    """Return the cases as parameters, and mark those that other cases cover as `soak`."""
     return [pytest.param(case, marks=[pytest.mark.soak] * (case in ALSO_ELSEWHERE)) for case in cases]
 
 
@@ -269,7 +269,7 @@ def test_buffers_of_all_modules_stay_local_everywhere(where: EngineName, tmp_pat
     "case",
     [
         "associative",
-        "a coordinator for one slice",  # beside slices that have none
+        "a coordinator for one slice",  # beside slices without a coordinator
         pytest.param("several groups", marks=pytest.mark.soak),
         pytest.param("coordinators of several groups", marks=pytest.mark.soak),
         pytest.param("push-sum", marks=pytest.mark.soak),

@@ -160,7 +160,7 @@ def test_bars_fit_the_terminal(width: int) -> None:
 
 
 def test_names_and_notes_are_shown_as_they_are_written() -> None:
-    """Not as markup, whose closing tags without an opening one are an error."""
+    """They are not read as markup, in which a closing tag without an opening one is an error."""
     screen = io.StringIO()
     console = Console(file=screen, force_terminal=True, width=140, color_system=None, legacy_windows=False)
     method = "python:mine:[red]Mine[/b]"

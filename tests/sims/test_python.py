@@ -45,7 +45,7 @@ class Net(nn.Module):
 
 
 def factory(bend: Callable[[Tensor], Tensor]) -> type[nn.Module]:
-    """Return a network that no process can import: it knows a value of this function's call."""
+    """Return a network that no process can import, since it uses an argument of this function."""
 
     class Inner(nn.Module):
         def __init__(self) -> None:
@@ -87,7 +87,7 @@ def test_a_network_of_a_closure_trains_like_one_that_can_be_imported(tmp_path: P
 
 @pytest.mark.soak  # the notebooks of the examples and of the templates do the same
 def test_a_network_of_a_cell_trains_without_a_guard(tmp_path: Path) -> None:
-    """A cell's code is `__main__`'s, which has no file; nor is there `if __name__ == "__main__":`."""
+    """A cell's code belongs to `__main__`, which has no file, and has no `if __name__ == "__main__":`."""
     cell = """
         import numpy as np, torch
         from torch import nn

@@ -1,4 +1,4 @@
-"""Results in Python: what a table, a data frame and a picture of a run say is what its rows say."""
+"""Results in Python: a table, a data frame and a picture of a run agree with its rows."""
 
 from __future__ import annotations
 

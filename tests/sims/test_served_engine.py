@@ -411,7 +411,7 @@ def test_what_the_noise_comes_to_is_told_for_whoever_was_asked_most(tmp_path: Pa
 @pytest.mark.parametrize(
     ("engine_name", "where", "further", "noise", "known"),
     [
-        ("vector", "sum", {}, 2.0, 1.99),  # all of a round answer
+        ("vector", "sum", {}, 2.0, 1.99),  # all participants of a round answer
         ("network", "sum", {}, 1.0, 4.38),
         ("network", "sum", {"learning__aggregation_goal": 2}, 2.0 / 2**0.5, 2.95),
         ("network", "client", {}, 2.0, 1.99),

@@ -41,7 +41,7 @@ def request(**settings: Any) -> SimulationRequest:
 
 
 def two_methods() -> SimulationRequest:
-    """Return a request of twelve rounds: of each seed three without and three with averaging."""
+    """Return a request of twelve rounds: for each seed, three without and three with averaging."""
     return replace(request(), methods=(parse_choice("local"), parse_choice("partial-averaging")))
 
 
@@ -56,7 +56,7 @@ def measured(run: RunFolder) -> list[dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
-    """Return a run of two methods by two workers that nobody stopped; tests only read it."""
+    """Return an uninterrupted run of two methods by two workers; tests only read it."""
     options = replace(two_methods(), workers=2)
     run = folder(tmp_path_factory.mktemp("whole"), options)
     run_prepared(prepare_simulation(options), run)
@@ -64,7 +64,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
 
 
 def test_metrics_are_those_of_the_models_that_are_kept(tmp_path: Path) -> None:
-    """Each engine leaves models, and metrics are measured on them, so one engine stands for all."""
+    """Each engine leaves models, and metrics are measured on them, so a test of one engine is enough."""
     settings = {"simulation__metrics": ["f1", "ece,bins=5"], "simulation__validation": 0.25}
     options = replace(request(**settings), seeds=(0,), methods=(parse_choice("local"),))
     run = folder(tmp_path, options)
@@ -111,7 +111,7 @@ def test_every_run_counts_the_confusions_of_its_last_models(engine: EngineName, 
 
 
 def test_confusions_cost_one_look_at_few_examples(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The last seed's matrix is the one that stays; the answers of a large simulation would take minutes."""
+    """Only the last seed's matrix is kept; the answers of a large simulation would take minutes."""
     options = replace(request(learning__rounds=1, simulation__peers=2), seeds=(0, 1), methods=(parse_choice("local"),))
     asked = []
 

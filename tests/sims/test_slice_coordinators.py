@@ -32,7 +32,7 @@ NEURONS: dict[str, Any] = {
 
 
 def sliced(gossip: dict[str, dict[str, Any]], **settings: Any) -> Federation:
-    """Return a federation of six peers whose slices are averaged as `gossip` says; those of peer4 are all three."""
+    """Return a federation of six peers whose slices are averaged as `gossip` says; peer4 has all three slices."""
     models = {name: {**model, "gossip": gossip.get(name)} for name, model in NEURONS.items()}
     return federation(**{"partial_models": models, "learning__rounds": ROUNDS + 4, **settings})
 
@@ -89,7 +89,7 @@ def _play(running: ProcessesEngine, rounds: int) -> None:
 @pytest.mark.soak  # with a coordinator for all groups: `test_coordinated.py`; without: `test_engine.py`
 @pytest.mark.usefixtures("forked")
 def test_real_peers_that_all_pause_go_on_where_they_were(tmp_path: Path) -> None:
-    """They are stopped in the middle: rounds that they did before they heard of it come first."""
+    """The peers are stopped in the middle, and may do more rounds before they hear of it: these rows come first."""
     gossip, _ = WAYS["one has a coordinator"]
     made = world(
         sliced(gossip, learning__rounds=25, gossip__tick=0.05, gossip__deadline=120.0, learning__evaluate_every=25)

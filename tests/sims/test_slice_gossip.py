@@ -268,7 +268,7 @@ def test_the_encodings_of_a_slice_are_written_down_from_its_first_own_one_on() -
 @pytest.mark.slow
 @pytest.mark.parametrize("protocol", ["push-sum", "exact"])
 def test_one_slice_alone_waits_until_it_has_moved(protocol: str) -> None:
-    """Its members average it in fewer rounds, the others do as before; whole peers have the vector engine's numbers."""
+    """Its members average it in fewer rounds, and all other slices as before; whole peers and vector engine agree."""
     models = {**MODELS, "everyone": {**MODELS["everyone"], "gossip": {"drift": 0.3}}}
     made = world(federation(partial_models=models, learning__rounds=ROUNDS + 4, gossip__protocol=protocol))
     still = 0
@@ -285,7 +285,7 @@ def test_one_slice_alone_waits_until_it_has_moved(protocol: str) -> None:
     assert still > 0, "else nothing is shown"
 
 
-#: `core` hides its values, and the others do not.
+#: `core` hides its values, and the other slices do not.
 HIDDEN: dict[str, Any] = {**MODELS, "core": {**MODELS["core"], "gossip": {"privacy": "noise", "topology": "ring"}}}
 
 

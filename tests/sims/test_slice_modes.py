@@ -31,7 +31,7 @@ from tests.sims.processes.test_coordinated import ended, wait_for
 from tests.sims.worlds import federation, world
 
 QUICK = LinkRules(delay=0.2, jitter=0.3)
-#: All members of both: one slice without rounds, one with five exchanges in each.
+#: All peers have both slices: one without rounds, one with five exchanges in each round.
 BOTH: dict[str, Any] = {
     "eager": {"neurons": {"hidden1": 1}, "gossip": {"mode": "asynchronous"}},
     "waiting": {"neurons": {"input": "all", "output": "all"}},
@@ -64,7 +64,7 @@ def test_a_slice_has_its_own_mode_or_the_federations() -> None:
 
 @pytest.mark.slow
 def test_both_slices_come_to_their_mean_and_nothing_is_lost() -> None:
-    """One peer is killed twice in the middle of it. Shares of one slice are given during trainings, too."""
+    """One peer is killed twice in the middle. Shares of one slice are sent during trainings, too."""
     acts = (Act(80.0, "kill", "peer2", 20.0), Act(150.0, "kill", "peer2", 20.0))
     made = peer_world.__wrapped__(3, partial_models=BOTH)
     cluster = PeerCluster(made, Faults(links=QUICK, acts=acts), look_every=10.0)

@@ -61,7 +61,7 @@ def test_who_never_trained_takes_no_room(tmp_path: Path, algorithm: str) -> None
 
 
 def test_who_never_trained_is_what_it_began_with(tmp_path: Path) -> None:
-    """Clients that learn from different numbers of examples, or from a start of their own, each keep theirs."""
+    """Each client keeps its own number of examples, and its own start if it has one."""
     for own in ({"simulation__split": "slicing:10"}, {"learning__common_start": False}):
         made = world(federation(learning__participation=0.5, simulation__peers=4, **own))
         with engine(made, "fedper") as running:
@@ -132,7 +132,7 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
 ) -> None:
     """All clients train, so the numbers are certain.
 
-    They are two sides and the update of each client, and the models once more.
+    Each client needs the two sides of its state and its update, and the models are stored once more.
     """
     options = SimulationRequest(
         federation=federation(network="mlp:64+400+10", simulation__peers=12),

@@ -1,4 +1,4 @@
-"""A simulation in trackers: settings once, numbers by round, and what goes wrong is a remark."""
+"""A simulation in trackers: settings once, numbers by round, and a failure becomes a remark."""
 
 from __future__ import annotations
 

@@ -66,7 +66,7 @@ def test_the_picture_is_well_formed_and_names_everything() -> None:
 
 
 def test_the_picture_is_read_on_a_phone() -> None:
-    """A page of 390 pixels shows it whole: its numbers, which end the lines, would else be behind the edge."""
+    """A page of 390 pixels shows it whole: otherwise its numbers, at the ends of lines, would be beyond the edge."""
     drawing = ET.fromstring(slices_svg(describe_slices(PLAN, dict.fromkeys(PLAN.peers, NETWORK))))
     width = float(drawing.attrib["viewBox"].split()[2])
     assert width <= 440

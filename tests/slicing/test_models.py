@@ -142,7 +142,7 @@ def test_members_must_be_known_and_named_once() -> None:
 
 @pytest.mark.parametrize("peers", [None, ["peer1"]])
 def test_a_model_needs_members(peers: list[str] | None) -> None:
-    """Without a number of peers, as in a federation of real ones, this is known, too."""
+    """The mistake is found even without a number of peers, as in a federation of real peers."""
     models = [PartialModel("m", members=()), PartialModel("n", members=()), PartialModel("all")]
     first, second = map(str, model_mistakes(models, peers))
     assert first.startswith(

@@ -297,7 +297,7 @@ def test_writing_what_cannot_be_followed_marks_the_parameter() -> None:
 
 
 def test_numbers_of_a_parameter_that_data_choose_mark_it() -> None:
-    """What the traced example chooses says nothing about other examples."""
+    """Which numbers the traced example chooses says nothing about other examples."""
 
     class Chosen(nn.Module):
         def __init__(self) -> None:

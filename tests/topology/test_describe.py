@@ -48,7 +48,7 @@ def test_no_hope_is_none_and_one_peer_is_no_trouble() -> None:
     assert (alone.diameter, alone.spectral_gap, alone.exchanges) == (0, 1.0, {1e-4: 0})
 
 
-#: Graphs of which many peers are drawn: on a circle, with the shortest edges, and with the most at one peer.
+#: Graphs that are drawn with many peers: on a circle, with the shortest edges, and with the most edges at one peer.
 MANY = ("ring", "k-regular", "star")
 
 

@@ -15,7 +15,7 @@ from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS, Builder, TopologyError, 
 from fedpeer.topology.overlay import Overlay, kept_apart, overlay, overlay_mistakes
 
 NAMES = [name for name in GRAPHS if name not in ("edges", *DRAWN_ANEW)]
-#: Those that depend on their draws.
+#: Graphs that depend on random draws.
 DRAWN = ("k-regular", "erdos-renyi", "small-world")
 
 

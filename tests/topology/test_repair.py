@@ -45,7 +45,7 @@ def named_edges(drawn: Overlay, phase: int) -> set[tuple[str, ...]]:
 
 
 def most_gained(whole: Overlay, rest: Overlay) -> int:
-    """Return the most edges that one peer has in phases of the rest and not in the same phase of the whole."""
+    """Return the most edges that one peer has in phases of `rest` and lacks in the same phases of `whole`."""
     gained = dict.fromkeys(rest.members, 0)
     for phase in range(len(rest.phases)):
         for edge in named_edges(rest, phase) - named_edges(whole, phase):

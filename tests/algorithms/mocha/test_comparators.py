@@ -59,7 +59,7 @@ def test_a_theta_out_of_reach_ends_after_the_most_steps() -> None:
 @given(seed=SEEDS, loss=st.sampled_from(LOSSES))
 @settings(max_examples=40, deadline=None)
 def test_minibatch_sdca_with_beta_one_never_raises_the_dual(seed: int, loss: DualLoss) -> None:
-    """No step alone raises it, and neither does their mean, by convexity."""
+    """No single step raises it, so by convexity neither does the mean of the steps."""
     draws = np.random.default_rng(seed)
     problem = problem_of(loss, draws)
     state = feasible(problem, draws)
@@ -106,7 +106,7 @@ def test_batches_of_sgd_estimate_that_gradient_without_bias() -> None:
     torch.testing.assert_close(empty_TF, w_TF - 0.1 * torch.linalg.solve(problem.coupling_TT, w_TF))
 
 
-@pytest.mark.soak  # `test_comparator_rounds.py` has the same of the algorithms, whose rounds equal these
+@pytest.mark.soak  # `test_comparator_rounds.py` tests it on the algorithms, whose rounds equal these
 def test_all_of_them_come_to_the_same_optimum() -> None:
     draws = np.random.default_rng(8)
     problem = problem_of(SQUARED, draws, lam=4.0)

@@ -26,7 +26,7 @@ def counted_of(node: Node) -> dict[str, int]:
 
 
 def jobs_of(consensus_cluster: ServerCluster) -> list[AggregateUpdates]:
-    """Return a list to which all rounds are added that are closed from now on."""
+    """Return a list to which each round is added that is closed from now on."""
     jobs: list[AggregateUpdates] = []
     said = consensus_cluster.simulator.on_effect
 
@@ -40,7 +40,7 @@ def jobs_of(consensus_cluster: ServerCluster) -> list[AggregateUpdates]:
 
 
 def late_at(peers: int = 3) -> tuple[ServerCluster, Node]:
-    """Return a cluster and its coordinator after two rounds that peer1 has no part in."""
+    """Return a cluster and its coordinator after two rounds without peer1."""
     consensus_cluster = sat(peers, round=0, pace=PACE, goal=GOAL, roster=world(peers).peers)
     quick = [peer for peer in consensus_cluster.made.peers if peer not in PACE]
     assert consensus_cluster.run(1000.0, lambda: min(consensus_cluster.rounds().get(peer, 0) for peer in quick) >= 3)
@@ -82,7 +82,7 @@ def test_the_next_coordinator_does_not_count_it_again() -> None:
 
 @pytest.mark.slow
 def test_the_update_of_who_is_revoked_before_it_counts_is_dropped() -> None:
-    """It came too late for the round whose result brings the roster without its client."""
+    """The update came too late for the round whose result brings the roster without its client."""
     consensus_cluster, node = late_at()
     consensus, simulator = node.consensus_by_group[EVERYONE], consensus_cluster.simulator
     jobs = jobs_of(consensus_cluster)
@@ -153,7 +153,7 @@ def test_whose_update_is_refused_trains_again_and_the_others_go_on() -> None:
 
 @pytest.mark.slow
 def test_a_round_without_a_result_drops_its_updates_and_tells_their_clients() -> None:
-    """Finite updates, whose sum is not: they would spoil every later round, and their clients would wait for ever."""
+    """Finite updates with an infinite sum would spoil every later round, and their clients would wait forever."""
     consensus_cluster = sat(5, round=2, goal=5)
     for trainer in consensus_cluster.trainers.values():
         trainer.huge = frozenset({5})
@@ -182,7 +182,7 @@ def test_only_the_coordinator_can_make_a_client_drop_its_update() -> None:
 
 @pytest.mark.slow
 def test_a_killed_coordinator_costs_no_update() -> None:
-    """Clients send the updates that it had not counted to the next one, as the same bytes."""
+    """Clients send the updates that it had not counted to the next coordinator, as the same bytes."""
     consensus_cluster = sat(5, round=3, pace={"peer2": 10.0}, goal=2)
     simulator = consensus_cluster.simulator
     for _ in range(2):

@@ -37,7 +37,7 @@ def test_an_accelerator_stands_before_all_without_one(one: Capability, other: Ca
 
 
 def test_what_tells_peers_apart_is_more_than_chance() -> None:
-    """The candidate with more memory and bandwidth is nearly always first, whatever both draw."""
+    """The candidate with more memory and bandwidth is nearly always first, whatever random numbers both draw."""
     timing, rng = ElectionTiming(), np.random.default_rng(1)
     strong = replace(USUAL, memory=2**37, bandwidth=10_000.0)
     weak = replace(USUAL, memory=2**30, bandwidth=1.0)

@@ -1,4 +1,4 @@
-"""Earlier rosters, with which peers start: a group goes through each, also if nobody ran when they came."""
+"""Earlier rosters, with which peers start: a group goes through each, also if no peer ran when they came."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CALM = 60.0
 @pytest.mark.slow
 @pytest.mark.parametrize("knows", ["peer1", "peer2", "nobody"])
 def test_a_voter_with_another_key_votes_if_somebody_knows_the_roster_between(knows: str) -> None:
-    """It lost its disk and its key, was revoked and invited again, and nobody ran meanwhile. One peer has a file."""
+    """It lost its disk and its key, was revoked and invited again, and no peer ran meanwhile. One peer has the file."""
     made = world(3)
     acts = (*(Act(CALM, "kill", peer, 60.0) for peer in ("peer1", "peer3")), Act(CALM, "lose", "peer2", 60.0))
     consensus_cluster = ServerCluster(made, Faults(links=QUICK, acts=acts, heal=CALM + 60.0), roster=made.peers)

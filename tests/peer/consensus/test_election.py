@@ -156,7 +156,7 @@ def test_a_peer_to_which_nobody_can_connect_stands_after_all_others(seed: int) -
 
 @pytest.mark.parametrize("seed", range(5))
 def test_a_peer_that_others_reach_after_all_stands_in_its_turn_again(seed: int) -> None:
-    """It had been last for as long as its process ran."""
+    """Such a peer used to stay last in the order of candidates for as long as its process ran."""
 
     def first_of(last: Sequence[bool]) -> str | None:
         consensus_cluster = ConsensusCluster(seed, 5)
@@ -278,7 +278,7 @@ def test_a_pause_of_this_process_is_no_silence_of_the_coordinator() -> None:
 
 
 def test_ticks_that_come_in_bursts_are_no_silence_of_the_coordinator() -> None:
-    """The event loop stands still for a fifth of a second, six times; meanwhile heartbeats wait unread."""
+    """The event loop stalls for a fifth of a second, six times; meanwhile heartbeats wait unread."""
     election = led(4)
     now = TIMING.shortest
     for _ in range(6):
@@ -296,7 +296,7 @@ def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
     election, now = led(4), TIMING.shortest
 
     def patience(until: int) -> int:
-        """Return the ticks until it gives up the coordinator and sends pre-vote requests."""
+        """Return the ticks until the voter gives up the coordinator and sends pre-vote requests."""
         nonlocal now
         received = now
         while now < received + until and election.coordinator is not None:
@@ -329,7 +329,7 @@ def test_who_was_silent_and_lived_is_waited_for_longer() -> None:
 
 def test_a_coordinator_whose_machine_refuses_connections_is_replaced_at_once_however_long_leases_are() -> None:
     election, now = led(4), TIMING.shortest
-    election.tick(now := now + 1000, ())  # it stood still, so leases are as long as possible
+    election.tick(now := now + 1000, ())  # the process stalled, so leases are as long as possible
     election.on_heartbeat(A, leader_certificate(A, 4, (A, B, C)))
     received = now
     election.nobody_listens(C)
@@ -380,7 +380,7 @@ def test_who_hears_nothing_of_the_coordinator_says_something_to_know_whether_it_
 
 
 def until_it_asks(election: Election, now: int) -> int:
-    """Advance until it sends pre-vote requests; return that tick."""
+    """Advance until the voter sends pre-vote requests; return that tick."""
     while True:
         now += 1
         if any(isinstance(each, VoteRequest) and each.pre for each in said(election.tick(now, ()))):
@@ -388,7 +388,7 @@ def until_it_asks(election: Election, now: int) -> int:
 
 
 def promise(election: Election, term: int) -> None:
-    """Let two of the four others promise it their votes in this term."""
+    """Let two of the four other voters promise their votes in this term."""
     for peer in (C, D):
         election.on_vote_reply(peer, VoteReply(term, True, True, b""))
     assert election.hard_state == HardState(term, B)
@@ -473,7 +473,7 @@ def test_what_a_peer_says_of_its_own_term_raises_nobodys() -> None:
 
 
 def test_a_coordinator_steps_down_at_once_when_too_few_voters_can_accept_in_its_term() -> None:
-    """The coordinator that stepped down is then a candidate in a term in which they can accept."""
+    """The coordinator that stepped down is then a candidate in a term in which the voters can accept."""
     election, now = leading()
     election.on_heartbeat_reply(C, HeartbeatReply(6, Progress()))
     election.on_heartbeat_reply(A, HeartbeatReply(4, Progress()))
@@ -564,7 +564,7 @@ def test_no_term_far_ahead_is_believed_by_one_peers_word() -> None:
 
 
 def test_a_candidate_asks_for_the_lowest_term_in_which_a_majority_can_vote() -> None:
-    """The voters are in later terms, since nobody won those; one voter lies."""
+    """The voters are in later terms, which nobody won; one voter lies."""
     election, now = voter(), TIMING.shortest
     while not (out := election.tick(now := now + 1, ())):
         pass
@@ -650,7 +650,7 @@ def wins(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, 
 
 
 def digests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
-    """Yield short heartbeats with an invented digest, and with that of the coordinator's certificate."""
+    """Yield short heartbeats with an invented digest, and with the digest of the coordinator's certificate."""
     leading = [each.election for each in consensus_cluster.alive.values() if each.election.leading]
     for to in consensus_cluster.alive:
         term = consensus_cluster.alive[to].election.hard_state.term
@@ -690,7 +690,7 @@ def test_one_of_five_that_lies_deposes_nobody(lie: Lie, seed: int) -> None:
     lied_to(seed, 5, {1 + seed % 5: lie})
 
 
-#: Seeds of which each lie is the first one's once and the second one's once, beside another lie.
+#: Seeds with which each lie is told once by the first liar and once by the second, beside a different lie.
 PAIRS = (4, 5, 11, 17, 23)
 
 
@@ -826,7 +826,8 @@ def test_a_vote_for_somebody_else_in_a_term_that_is_under_way_is_named() -> None
 def test_majorities_of_neighboring_electorates_meet(count: int) -> None:
     """No two disjoint sets of voters are majorities of two electorates that differ by one voter.
 
-    Of two disjoint sets the second is largest if it is all the rest; and names do not matter, only how many they are.
+    The second of two disjoint sets is largest if it has all the voters outside the first. Names do not matter, only
+    numbers of voters.
     """
     everyone = frozenset(str(n) for n in range(count + 1))
     one, two = voter_set(*everyone - {"0"}), voter_set(*everyone)

@@ -62,7 +62,7 @@ def state_of(node: Node) -> ConsensusState:
 
 
 def told(node: Node, sender: str, message: Message) -> list[Effect]:
-    """Tell the node's consensus group something; return what follows at once."""
+    """Pass a message to the node's consensus group; return its immediate effects."""
     node.consensus_by_group[EVERYONE].on_consensus_message(sender, ConsensusMessage(group=EVERYONE, message=message))
     return node.take_effects()
 
@@ -72,7 +72,7 @@ def entries(effects: list[Effect]) -> list[Entry]:
 
 
 def introduced(node: Node, *peers: str, roster: int = 1) -> None:
-    """Let these peers have met this process of the node, and go by this roster."""
+    """Mark these peers as having met this process of the node, and as using this roster."""
     for peer in peers:
         other = node.state.others[peer]
         other.met, other.knows_us, other.roster = True, True, roster
@@ -288,7 +288,7 @@ def test_who_is_admitted_again_with_another_key_has_forgotten_nothing_and_votes_
 
 @pytest.mark.parametrize("ahead", [-2, -1, 2])
 def test_who_promised_something_with_its_new_key_on_another_disk_loses_its_vote(ahead: int) -> None:
-    """It came back on an empty disk first, as incarnation 1, and then the old one was put back.
+    """The voter came back on an empty disk first, as incarnation 1, and then its old disk was put back.
 
     That start may have a number that a process on this disk had with the old key.
     """
@@ -355,7 +355,7 @@ def test_a_coordinator_that_has_forgotten_a_promise_coordinates_no_more() -> Non
 
 
 def test_the_vote_is_lost_for_the_newest_roster_that_others_know() -> None:
-    """It may have promised something under it, before it forgot that, too."""
+    """The voter may have promised something under that roster, too, before it forgot it."""
     node = started()
     node.state.lose_vote()
     introduced(node, OTHER)
@@ -373,7 +373,7 @@ def test_the_vote_is_lost_for_the_newest_roster_that_others_know() -> None:
 
 
 def test_a_later_roster_that_a_voter_states_and_never_shows_keeps_nobody_from_voting() -> None:
-    """It would show it in answer to a Hello. By the word of one liar of three voters another would never vote again."""
+    """A voter shows its roster in answer to a Hello; otherwise one liar of three would end another's vote for good."""
     node = started()
     node.state.lose_vote()
     introduced(node, OTHER)
@@ -423,7 +423,7 @@ def test_a_second_loss_while_the_vote_is_lost_is_counted_again() -> None:
 
 
 def test_one_of_two_voters_votes_again_when_the_two_have_met() -> None:
-    """The other one takes part in each majority, and remembers; without this one there would be none ever again."""
+    """The other voter takes part in each majority, and remembers; without this one no majority would be possible."""
     node = started(2)
     node.state.lose_vote()
     node.step(Tick(2))

@@ -1,4 +1,4 @@
-"""Peers that come by later rosters and have no round yet, while the one that began the federation is away."""
+"""Peers that come by later rosters and have no round yet, while the peer that began the federation is away."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def left_alone(away: float) -> ServerCluster:
 
 @pytest.mark.slow
 def test_newcomers_do_not_begin_anew_without_the_one_that_has_rounds() -> None:
-    """They are a majority of their roster, which no round has named yet: there would be two models for each round."""
+    """They are a majority of their roster, but no round has named it: each round would have two models."""
     consensus_cluster = left_alone(600.0)
     assert [consensus_cluster.rounds()[peer] for peer in (FIRST, SECOND)] == [0, 0]
     consensus_cluster.simulator.start(FOUNDER)
@@ -53,7 +53,7 @@ def test_newcomers_do_not_begin_anew_without_the_one_that_has_rounds() -> None:
 
 @pytest.mark.slow
 def test_they_begin_when_it_has_been_away_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A word without proof must not keep a federation from its first round for good."""
+    """A claim without proof must not keep a federation from its first round for good."""
     monkeypatch.setattr(neighbors, "AWAY_TICKS", 300)
     consensus_cluster = left_alone(700.0)
     assert min(consensus_cluster.rounds()[peer] for peer in (FIRST, SECOND)) > 0

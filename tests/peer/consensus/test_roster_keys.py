@@ -21,7 +21,7 @@ def roster(number: int, **keys: bytes) -> Roster:
     return sign(Roster(federation="wards", authority=PUBLIC, number=number, entries=tuple(entries)), AUTHORITY)
 
 
-#: bob was put out by roster 2, and admitted again by roster 3 with another key; roster 4 put him out, and 5 did not.
+#: Roster 2 puts bob out, and roster 3 admits him again with another key; roster 4 puts him out, and roster 5 does not.
 ROSTERS = [
     roster(1, ann=ANNS, bob=OLD),
     roster(2, ann=ANNS),
@@ -70,7 +70,7 @@ def test_nobody_signs_under_a_roster_that_names_it_with_another_key() -> None:
 
 
 def test_rosters_between_which_a_key_has_changed_are_not_near_however_their_voters_became_known() -> None:
-    """Without its text, which a state of an early release does not have, nobody knows the keys of a roster."""
+    """The keys of a roster are known only from its text, which a state of an early release does not have."""
     first, _, again, *_ = map(voter_set, ROSTERS)
     assert not first.near(again)
     stored = [VoterSet(each.number, each.voters, each.members) for each in (first, again)]

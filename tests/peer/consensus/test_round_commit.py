@@ -104,7 +104,7 @@ def changing(peers: tuple[str, ...]) -> list[VoterSet]:
 
 
 def weather(seed: int) -> tuple[int, dict[str, object]]:
-    """Run a storm, after which three more rounds must follow within 300 ticks; return the last one, and violations."""
+    """Run a storm, then three more rounds, which must follow within 300 ticks; return the last round and violations."""
     consensus_cluster = storm(seed)
     target = max(round_commit.holding.round for round_commit in consensus_cluster.alive.values()) + 3
     went_on = consensus_cluster.run(300, lambda: consensus_cluster.rounds >= target)
@@ -348,7 +348,7 @@ def readmitted() -> list[VoterSet]:
 
 
 def talk(one: RoundCommit, said: Iterable[Out], other: RoundCommit) -> None:
-    """Let two peers that have the models X and Y talk, and nobody else, until both are silent."""
+    """Let these two peers, which have the models X and Y, exchange messages alone until both are silent."""
     for out in said:
         if isinstance(out, SendConsensus) and out.to == other.election.me:
             talk(other, other.received(one.election.me, out.message), one)
@@ -366,7 +366,7 @@ def proposed(cluster: tuple[RoundCommit, RoundCommit], digest: bytes) -> None:
 
 
 def test_a_voter_that_comes_back_with_another_key_undoes_nothing_that_it_decided_with_the_old_one() -> None:
-    """A coordinates in term 5, and stands still. B and C commit a round in term 6; then C loses its disk and its key,
+    """A coordinates in term 5, and stalls. B and C commit a round in term 6; then C loses its disk and its key,
     and comes back as another voter, which hears A only."""
     voter_sets = readmitted()
     later = coordinator(B, C, 6, voter_sets)
@@ -418,7 +418,7 @@ def test_who_was_away_during_several_rosters_comes_back_and_helps_to_elect() -> 
 
 
 def test_who_comes_with_a_later_roster_takes_the_first_round_of_those_who_began() -> None:
-    """It does not blame the sender, who was the only voter then."""
+    """The peer does not blame the sender, which was the only voter then."""
     began = Commit(certificate(Proposal(1, 1, 1, Y), A))
     round_commit = machine(C, GROWN, Disk(CommitState(5)), np.random.default_rng(0))
     round_commit.holds(Y)
@@ -475,7 +475,7 @@ def follower(holding: CommitState | None = None) -> RoundCommit:
 
 
 def coordinator(me: str = B, by: str = A, term: int = 5, voter_sets: Collection[VoterSet] = (ALL,)) -> RoundCommit:
-    """Return a peer that coordinates round 2 in a term, by the vote of another one."""
+    """Return a peer that coordinates round 2 in a term, by the vote of another peer."""
     disk = Disk(CommitState(1, None, FIRST), HardState(term - 1, A))
     round_commit = machine(me, voter_sets, disk, np.random.default_rng(0))
     now = 0

@@ -89,7 +89,7 @@ def sat(peers: int = 3, round: int = 2, **settings: object) -> ServerCluster:
 
 @pytest.fixture(scope="module")
 def unchanged() -> ServerCluster:
-    """Return one such cluster for all tests of what is refused, since that changes nothing."""
+    """Return one such cluster for all tests of rejections, since these change nothing."""
     return sat()
 
 
@@ -260,7 +260,7 @@ def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
 
 @pytest.mark.slow
 def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None:
-    """Its training takes longer than the deadline: rounds close without it, and it is notified."""
+    """The client's training takes longer than the deadline: rounds close without it, and it is notified."""
     consensus_cluster = sat(3, round=6, pace={"peer2": 12.0})
     assert (True, "round_closed") not in {(by == "peer2", code) for by, code, _ in consensus_cluster.seen.refused}
     assert consensus_cluster.run(consensus_cluster.simulator.now + 800.0, consensus_cluster.level)
@@ -326,8 +326,8 @@ def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
 def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(
     cluster: ServerCluster, signers: str, code: str
 ) -> None:
-    """A revoked peer's key (x) may be unknown. A wrong signature under a known key (!) is a forgery, whoever is named
-    beside it; so is a round without a majority of those whose keys are known.
+    """A revoked peer's key (x) may be unknown. A wrong signature under a known key (!) is a forgery, whatever other
+    peers signed; so is a round without a majority of the voters whose keys are known.
     """
     node = leader_of(cluster)
     others = [peer for peer in cluster.made.peers if peer != node.state.me]
@@ -566,7 +566,7 @@ def test_who_coordinates_and_proposes_many_models_is_asked_for_the_last_few() ->
 
 @pytest.mark.slow
 def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both take long for a large model, so they are done where messages are decoded, or in the trainer's thread."""
+    """Both take long for a large model, so only the decoder of messages, or the trainer's thread, does them."""
     simulator, inside, slow = sat().simulator, [False], Counter[str]()
     step = Node.step
 
@@ -594,8 +594,8 @@ def test_nothing_is_hashed_or_looked_through_in_a_step(monkeypatch: pytest.Monke
 
 @pytest.mark.slow
 def test_nobody_votes_before_most_others_know_its_process() -> None:
-    """An earlier process of a peer met more than half of the other voters before it promised anything, so at least one
-    of any more than half of them knows of it."""
+    """An earlier process of a peer met more than half of the other voters before it promised anything, so any majority
+    of them has a voter that knows of it."""
     consensus_cluster = ServerCluster(world(5, gossip__gather=1.0), Faults(links=QUICK))
     simulator, (*few, fourth, _) = consensus_cluster.simulator, consensus_cluster.made.peers
     simulator.start(*few)
@@ -629,7 +629,7 @@ def _hello(node: Node, known_generation: int) -> Hello:
 
 
 def test_a_hello_of_who_has_not_heard_from_this_process_proves_nothing() -> None:
-    """Its sender may know an earlier process of this peer, which promised something."""
+    """The sender of the Hello may know only an earlier process of this peer, which promised something."""
     consensus_cluster = ServerCluster(world(3, gossip__gather=1.0))
     node = consensus_cluster.node_factory.node("peer1", Recovered(snapshot=None, entries=()))
     node.step(Tick(0))

@@ -1,4 +1,4 @@
-"""Switch to another contract: what a peer still owes under the previous one."""
+"""Switch to another contract: what a peer still has to do under the previous one."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults import isolation, liars
 from tests.faults.peer_cluster import AddingTrainer, PeerCluster, world
 
-#: Rounds by which a peer's news of the others is old when it comes back; on real links, until answers arrive again.
+#: Age in rounds of a peer's news of the others when it comes back; on real links, until answers arrive again.
 OLD_ROUNDS = 1
 
 
@@ -40,7 +40,7 @@ def test_who_comes_back_into_the_middle_of_a_round_costs_no_deadline(old: int, m
 
 @pytest.mark.slow
 def test_who_comes_back_waits_for_what_it_is_owed_and_so_keeps_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It trains faster than it repeats its transfers, so that none of them is acknowledged when it names its next
+    """The peer trains faster than it repeats its transfers, so that none of them is acknowledged when it names its next
     round.
 
     It used to go through that round without the others, who then waited for its shares for a whole deadline.
@@ -78,9 +78,9 @@ def short(adding: AddingTrainer) -> AddingTrainer:
 def test_who_comes_back_a_round_behind_catches_up_and_loses_no_weight_meanwhile(
     peers: int, fault: str, seed: int, heal: float, back: float
 ) -> None:
-    """In a ring with one exchange, who is a round behind takes part in nothing, and learns late how far others are.
+    """In a ring with one exchange, a peer a round behind takes part in nothing, and learns late how far others are.
 
-    Neighbors took a share of each round of such a peer and gave none, until the others had all of its weight. In a
+    Its neighbors used to take a share in each round and to give none, until the others had all of its weight. In a
     large ring, where many may be a round ahead, it never caught up. Not every history brings a peer there.
     """
     made = world(peers, gossip__exchanges=1, gossip__deadline=30.0, gossip__topology="ring")
@@ -105,10 +105,10 @@ def test_who_comes_back_a_round_behind_catches_up_and_loses_no_weight_meanwhile(
 AHEAD: list[tuple[tuple[int, int], dict[int, int], bool]] = [
     ((0, 0), {}, False),
     ((0, 0), {2: 1, 3: 2, 4: 3}, False),  # as far as they can be while the neighbors wait
-    ((0, 0), {2: 1, 3: 3, 4: 3}, False),  # two that say they are further may lie
+    ((0, 0), {2: 1, 3: 3, 4: 3}, False),  # the two that claim to be further may lie
     ((0, 0), {2: 1, 3: 3, 4: 4}, True),  # three of seven are a third
-    ((99, 0), {2: 1, 3: 1, 4: 1}, False),  # one that lies
-    ((99, 99), {}, False),  # two that lie, and nobody is where they claim to be
+    ((99, 0), {2: 1, 3: 1, 4: 1}, False),  # one lies
+    ((99, 99), {}, False),  # two lie, and no peer is where they claim to be
     ((1, 1), {2: 1, 3: 1, 4: 1}, True),
 ]
 
@@ -161,7 +161,7 @@ def test_who_waits_for_nobody_goes_on_averaging_when_half_of_its_neighbors_are_g
 def test_who_comes_back_to_two_of_nine_is_in_step_with_them_once_the_others_count_no_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Six peers never come back, and two others alone might be liars: so they are followed late, but not never."""
+    """Six peers never come back, and the two others might be liars: so the peer follows them late, but does follow."""
     monkeypatch.setattr(neighbors, "AWAY_TICKS", 400)
     made = world(9, gossip__topology="complete", gossip__gather=2.0, gossip__exchanges=1)
     lost, survivors, begin, back = made.peers[:6], made.peers[6:], 50.0, 550.0

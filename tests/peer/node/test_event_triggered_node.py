@@ -198,7 +198,7 @@ def test_nothing_is_taken_only_where_averages_go_by_drift_and_only_as_nothing(
 
 @pytest.mark.slow
 def test_without_rounds_a_peer_pushes_what_has_moved() -> None:
-    """Now and then it also pushes what has not moved, so that weight comes back. Empty transfers are never sent."""
+    """Now and then it also pushes slices that have not moved, so that weight comes back. No empty transfer is sent."""
     told, rounds = {}, {}
     for drift in (None, DRIFT, 10.0):
         cluster = running(200.0, learning__mode="asynchronous", gossip__drift=drift)

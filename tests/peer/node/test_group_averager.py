@@ -136,7 +136,7 @@ def test_who_has_no_mean_goes_on_with_the_shares_after_a_while() -> None:
 
 
 def test_a_mean_in_force_is_no_sign_that_a_neighbours_round_is_over(beside: Watched) -> None:
-    """Its shares of the round are still waited for: nobody goes on without them."""
+    """Peers still wait for the neighbor's shares of the round, and do not go on without them."""
     went = [row for row in beside.simulator.rows if row[1] == "note" and row[3] == "went_on_without"]
     assert not went
 

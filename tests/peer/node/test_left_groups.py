@@ -35,7 +35,7 @@ SILENT = 200
 
 
 class Returned:
-    """A member of three of a group, which alone goes by roster 2, without it there, and by roster 3, with it again."""
+    """One of three members of a group; it alone knows roster 2, without it there, and roster 3, with it again."""
 
     def __init__(self) -> None:
         peers = world().peers
@@ -64,7 +64,7 @@ class Returned:
         self.node = self.node.again(self.node.moment())
 
     def told(self, sender: str, message: Message) -> list[Effect]:
-        """Let a peer tell it something in the group; return what follows at once."""
+        """Pass it a peer's message in the group; return the immediate effects."""
         consensus_message = ConsensusMessage(group=GROUP, message=message)
         self.node.consensus_by_group[GROUP].on_consensus_message(sender, consensus_message)
         return self.node.take_effects()
@@ -86,14 +86,14 @@ def said(effects: list[Effect], kind: type[Message]) -> list[Message]:
 
 
 def votes(returned: Returned, roster: int) -> bool:
-    """Return whether it votes for a candidate that is far ahead, under a roster, in the next term."""
+    """Return whether the member votes for a candidate that is far ahead, under a roster, in the next term."""
     request = VoteRequest(returned.state.hard_state.term + 1, False, roster, Progress(99, 99, 99))
     replies = said(returned.told(OTHER, request), VoteReply)
     return any(isinstance(each, VoteReply) and each.granted for each in replies)
 
 
 def heartbeat(returned: Returned, term: int) -> Heartbeat:
-    """Return a heartbeat of a coordinator that the two others have elected under roster 1."""
+    """Return a heartbeat of a coordinator that the two other members have elected under roster 1."""
     scope, sign_of = returned.node.consensus_by_group[GROUP].round_commit.election.scope, returned.cluster.node_factory
     text = {peer: vote_text(scope, peer, term, 1, OTHER) for peer in (OTHER, THIRD)}
     certificate = LeaderCertificate(term, OTHER, 1, tuple((p, sign_of._sign(p, t)) for p, t in text.items()))

@@ -19,7 +19,7 @@ from fedpeer.peer.wire.messages import ChannelState, Hello, RejectMessage
 from tests.faults.peer_cluster import PeerCluster
 from tests.peer.node.test_node import met
 
-#: Amounts by which stated generations and incarnations exceed those that the victim knows of itself.
+#: Amounts by which stated generations and incarnations exceed the victim's own.
 FAR = (1, 2, 1000, 2**16, 2**16 + 1, 2**31, 2**40, 2**62, 2**63 - 2)
 #: Codes with which an honest peer rejects such lies.
 NAMES = {"unproven", "incarnation_jump"}

@@ -146,8 +146,8 @@ def test_who_leaves_and_is_not_heard_loses_no_more_than_its_own() -> None:
 
 # ------------------------------------------------------------------------------------------- the end of the last round
 
-#: Tick at which a short federation is running, and ticks of a fault that lasts beyond its end: for so long that who is
-#: cut off is thought dead, and for long after the others have finished.
+#: Tick at which a short federation is running, and ticks of a fault that lasts beyond its end: until the peer that is
+#: cut off is considered dead, and until long after the others have finished.
 UNDER_WAY, FAULT = 120.0, 450.0
 #: Ticks after the heal in which the peer that was cut off receives news of the others, fetches what they have, and
 #: finishes; and for which it then waits for acknowledgements of peers that are gone.
@@ -249,7 +249,7 @@ def test_who_is_dead_at_the_end_is_waited_for_as_long_as_at_the_beginning() -> N
 @pytest.mark.slow
 @pytest.mark.parametrize("every", [1, pytest.param(2, marks=pytest.mark.soak), 3])
 def test_who_begins_before_the_first_averaging_is_no_late_joiner(every: int) -> None:
-    """Nobody needs its part before that, and its training counts like the others'. It hears nothing for a while from
+    """Nobody needs its part before that, and its training counts like the others'. It receives nothing for a while from
     the moment when all others have begun."""
     made = world(4, gossip__every=every, gossip__deadline=30.0, gossip__topology="complete")
     calm = PeerCluster(made, Faults(links=LinkRules(delay=0.2)))
@@ -295,7 +295,7 @@ def all_rounds(monkeypatch: pytest.MonkeyPatch, evaluation: float) -> PeerCluste
 
 @pytest.mark.slow
 def test_nobody_ends_before_its_last_evaluation(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It writes the scores and the model; it may take longer than all others need to end."""
+    """The last evaluation writes the scores and the model, and may take longer than all other peers need to end."""
     cluster, long = all_rounds(monkeypatch, 600.0), 600.0
     simulator = cluster.simulator
     assert cluster.run(2000.0, lambda: set(simulator.stopped) >= {"peer2", "peer3"}), cluster.phases()

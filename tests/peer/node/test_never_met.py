@@ -8,7 +8,7 @@ from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import Cut, LinkRules
 from tests.faults.peer_cluster import PeerCluster, world
 
-#: Ticks within which rounds go on, and five more are done, much less than the deadline and the time to gather.
+#: Ticks within which rounds go on, and five more are done; both are far below the deadline and the time to gather.
 SOON, FIVE_ROUNDS = 400.0, 200.0
 GATHER_S = DEADLINE_S = 60.0
 

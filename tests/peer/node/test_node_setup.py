@@ -1,4 +1,4 @@
-"""The roster decides with whom a peer averages."""
+"""The roster decides with which peers a peer averages."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def woken(phase: Phase) -> Node:
 
 @pytest.mark.slow
 def test_nodes_go_through_all_transitions_of_the_table_but_those_of_a_person(seen: set[tuple[Phase, Phase]]) -> None:
-    """One peer is cut off until the others have finished; one of the others is started again after its last round."""
+    """One peer is cut off until the others have finished; another one is started again after its last round."""
     made = world(3, learning__rounds=20, gossip__gather=2.0)
     cut = partition(350.0, 650.0, made.peers[:1], made.peers[1:])
     cluster = PeerCluster(made, Faults(seed=1, links=CALM_LINKS, cuts=cut), forgetful=True)
@@ -73,7 +73,7 @@ def test_a_person_may_have_a_node_leave_in_these_phases(phase: Phase, seen: set[
 
 @pytest.mark.parametrize("phase", [phase for phase, row in TRANSITIONS.items() if "stopped" in row])
 def test_a_node_may_be_stopped_in_these_phases(phase: Phase, seen: set[tuple[Phase, Phase]]) -> None:
-    """A person stops it, or it is stopped before its first step is over (`voting.learn_roster`)."""
+    """A person stops the node, or it stops before its first step is over (`voting.learn_roster`)."""
     node = woken(phase)
     node.state.stop(0, "paused")
     assert (phase, "stopped") in seen

@@ -10,7 +10,7 @@ from fedpeer.sims.network.links import LinkRules
 from tests.faults import isolation
 from tests.faults.peer_cluster import PeerCluster, world
 
-#: Ticks after which messages are lost no more, after which what was lost has come, and in which rounds are counted.
+#: Ticks after which no more messages are lost, after which all lost ones have arrived, and in which rounds are counted.
 HEAL, CALM, MEASURED = 150.0, 150.0, 100.0
 
 
@@ -60,7 +60,7 @@ def test_what_was_sent_again_since_is_not_sent_a_third_time() -> None:
 
 @pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.soak)])
 def test_rounds_are_as_fast_again_once_nothing_is_lost(seed: int) -> None:
-    """Where answers took long, a transfer that came too early in each round cost each round that long, for good."""
+    """Where answers took long, a transfer that came too early in each round used to delay each round by as much."""
 
     def rate(loss: float) -> float:
         made = world(4, gossip__exchanges=1, gossip__deadline=30.0, gossip__topology="ring")

@@ -1,5 +1,5 @@
-"""A peer's work under an algorithm with a server: which clients a round has, which updates count, and what is required
-of a server that another peer made."""
+"""A peer's work under an algorithm with a server: which clients a round has, which updates count, and what it
+requires of a server that another peer made."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_an_update_that_moved_too_far_is_left_out_by_name() -> None:
 
 @pytest.mark.slow
 def test_the_vector_engine_leaves_out_the_same() -> None:
-    """The engine also leaves out the peer whose update moved too far; the mean is then that of the others."""
+    """The engine also leaves out the peer whose update moved too far; the mean is then that of the other updates."""
     made = world(algorithm="fedavg", farthest=1.05)
     sides = {peer: served(each, "fedavg", made.peers) for peer, each in local_tasks(made).items()}
     done = closed(sides["peer1"], {peer: update_of(each) for peer, each in sides.items()})

@@ -20,7 +20,7 @@ from fedpeer.peer.node.skew import followed, latest
 ROUNDS = 4
 PEERS = range(3)
 
-#: Round of each peer, and for each peer the rounds that it has received from each (in its own place: its round).
+#: Round of each peer, and for each peer the rounds that it has received from each peer (in its own place: its round).
 State = tuple[tuple[int, ...], tuple[tuple[int, ...], ...]]
 Rule = Callable[[list[int]], int]
 START: State = ((1, 1, 1), ((1, 1, 1),) * 3)

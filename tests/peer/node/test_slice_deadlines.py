@@ -1,4 +1,4 @@
-"""A slice with a deadline of its own: late peers are waited for as long as each of their groups says."""
+"""A slice with a deadline of its own: peers wait for late ones as long as each common group says."""
 
 from __future__ import annotations
 
@@ -57,10 +57,10 @@ def test_shares_of_a_slice_are_waited_for_until_its_own_deadline() -> None:
 
 @pytest.mark.slow
 def test_a_coordinator_waits_until_the_deadline_of_its_slice() -> None:
-    """One of three trains for 100 ticks, and the others for 10: it comes too late in each round of one group alone.
+    """One of three trains for 100 ticks, and the others for 10: it is too late in each round of one group only.
 
-    The other two are waited for, although the group's round opens long before they begin to train: their other group is
-    not done before.
+    Rounds wait for the other two, although the group's round opens long before they begin to train: their other group
+    is not done before.
     """
     models = {**MODELS, "left": {**MODELS["left"], "gossip": {"deadline": SOON_S}}}
     made = groups_world.__wrapped__(partial_models=models, gossip__deadline=20.0)

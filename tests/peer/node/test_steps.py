@@ -1,7 +1,7 @@
 """If our own program fails on a message, the message has no effect, its sender is charged, and the peer goes on.
 
 The failures here happen in the middle of a step, after its entries are written: at each entry that a message causes,
-and in each thing beside the durable state that the message changes.
+and in each change that the message makes outside the durable state.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def failing(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
 
 
 def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, Moment], Node]:
-    """Return `Node.again` that first ends the failures: otherwise the new node could not even begin."""
+    """Return a `Node.again` that first ends the failures: otherwise the new node could not even begin."""
     again = Node.again
 
     def mended(self: Node, moment: Moment) -> Node:

@@ -47,7 +47,7 @@ def trainer_by(method: str = METHOD, **settings: Any) -> LocalTrainer:
 
 
 def two_rounds(one: LocalTrainer) -> tuple[Tensor, Tensor, Trusting]:
-    """Return what a node has after two rounds, the second one from half of the trained values; and the state itself."""
+    """Return a node's vectors after two rounds, the second from half of the trained values, and the state itself."""
     x_n, s_k, state = one.start(), torch.zeros(0), None
     for round in (1, 2):
         estimate_n = x_n if round == 1 else x_n / 2
@@ -81,7 +81,7 @@ def test_bytes_between_rounds_change_no_number() -> None:
 
 @pytest.mark.parametrize("method", ["fedavg", "fedper", "ditto", "scaffold", "virtual", "local", "full-averaging"])
 def test_every_peer_has_a_model_to_evaluate_whenever_it_is_started(method: str) -> None:
-    """A peer that is started again may owe an evaluation, under an algorithm with a server, too."""
+    """A restarted peer may have an evaluation left to do, under an algorithm with a server, too."""
     one = trainer_by(method)
     own_n, estimate_n = one.models(one.start(), torch.zeros(0), True)
     assert own_n.shape == one.local_task.start().shape

@@ -53,7 +53,7 @@ def give(bob: Bob, tail: bytes, number: int, seq: int) -> None:
 def main() -> None:
     with tempfile.TemporaryDirectory() as folder, bob_at(Path(folder), federation()) as bob:
         tail = numbers(*[WEIGHT] * bob.party().length)
-        for number in range(3):  # the memory of first uses is part of an idle peer's
+        for number in range(3):  # memory of first uses counts as an idle peer's
             give(bob, tail, number, number + 1)
         bob.taken()
         Path("/proc/self/clear_refs").write_text("5")  # resets the peak

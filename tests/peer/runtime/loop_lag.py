@@ -19,7 +19,7 @@ import pytest
 #: Seconds that one callback may take; the project promises this for groups of up to a million parameters.
 CALLBACK_MAX_S = 0.05
 
-#: The step in which asyncio waits for the threads of a loop that has ended, where nothing else is left to hold up.
+#: The step in which asyncio waits for the threads of an ended loop, which has no other callbacks to block.
 _ENDING = "shutdown_default_executor()"
 
 #: The file in which the kernel counts each thread's waits for a processor; it is open as long as the thread.

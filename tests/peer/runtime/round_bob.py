@@ -82,7 +82,7 @@ class RoundBob(Bob):
     def commit(
         self, proposal: Proposal, *, signed: Proposal | None = None, voters: Sequence[str] = OTHERS
     ) -> ConsensusMessage:
-        """Return the commit of a proposal by three of five; with `signed` they accepted another proposal."""
+        """Return the commit of a proposal by three of five peers; with `signed` they accepted another proposal."""
         scope = self.consensus.round_commit.election.scope
         by = {who: self.signed_by(who, acceptance_text(scope, who, signed or proposal)) for who in voters}
         return self.ballot(Commit(Certificate(proposal, tuple(sorted(by.items())))))

@@ -1,4 +1,4 @@
-"""A disk that takes a part of what is written: this process may write no further into any file."""
+"""A disk that takes only a part of the written bytes: this process may let no file grow further."""
 
 from __future__ import annotations
 

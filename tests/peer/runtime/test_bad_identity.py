@@ -40,7 +40,7 @@ def hello(bob: Bob, *, taken: int = 0, known_generation: int = 0) -> Hello:
 
 
 def says(code: str, make: Callable[[Bob], Message], version: int = 2, **envelope: Any) -> Case:
-    """Return a case in which bob rejects ann's message by a message, and his numbers stay the same."""
+    """Return a case in which bob sends ann a rejection of her message, and his numbers stay the same."""
 
     def case(bob: Bob) -> None:
         frame = bob.framed(make(bob), version=version, **envelope)

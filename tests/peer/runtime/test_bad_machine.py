@@ -143,7 +143,7 @@ def test_an_address_that_leads_nowhere_is_told_and_counted(bob: Bob, peer: str) 
 
 @pytest.mark.parametrize("peer", [pytest.param("eve", id="D04-address-again")])
 def test_what_keeps_a_peer_away_is_told_anew_once_it_was_forgotten(bob: Bob, peer: str) -> None:
-    """A member that was removed and comes back with another key is another one to whoever reads the log."""
+    """To a reader of the log, a member that was removed and comes back with another key is a new one."""
     bob.peer.line("link_down")
     since = len(bob.peer.lines)
     bob.peer.inside(lambda: bob.peer.process._post.forget([peer]))
@@ -204,7 +204,7 @@ def test_links_are_closed_although_the_server_cannot_be_stopped(file: Path, monk
 
 
 def noted(close: Callable[[Any], Awaitable[None]], name: str, closed: list[str]) -> Callable[[Any], Awaitable[None]]:
-    """Return the function, which notes the name when it is over."""
+    """Return the function, wrapped to append the name to `closed` at its end."""
 
     async def closing(self: Any) -> None:
         await close(self)

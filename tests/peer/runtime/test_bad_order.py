@@ -53,7 +53,7 @@ def telling(code: str) -> Callable[[Message], bool]:
 
 
 def says(frame: Callable[[Bob], bytes], code: str, sender: str = "ann") -> Case:
-    """Return a case in which bob, after a transfer of ann's, rejects by a message one that is valid in itself."""
+    """Return a case in which bob, after a transfer of ann's, sends a rejection of a message that is valid in itself."""
 
     def case(bob: Bob) -> None:
         bob.gives()

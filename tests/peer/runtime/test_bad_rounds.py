@@ -299,8 +299,8 @@ def test_who_was_put_out_voted_while_it_belonged(consensus: RoundBob) -> None:
 
 
 def test_who_was_admitted_again_voted_with_the_key_of_that_roster(consensus: RoundBob) -> None:
-    """eve's vote under the roster with her old key counts by that key and by no other, and who passes it on is not
-    blamed."""
+    """eve's vote under the roster with her old key counts by that key and by no other, and nobody is blamed for
+    passing it on."""
     consensus.pardon()
     people, term, old = consensus.people, consensus.term + 1, consensus.keys["eve"]
     said = consensus.lead("ann", term, "ann", "cas", "eve")

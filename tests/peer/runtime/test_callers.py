@@ -1,4 +1,4 @@
-"""Whether others can connect to a peer: it says so when they do, also after it had to say that nobody has."""
+"""Whether others can connect to a peer: it reports when they do, also after it has reported that nobody has."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Others(dict[str, Any]):
 
 
 class Told:
-    """Ann's process with a clock of its own, and others that are set by hand; what it says and feeds to its node."""
+    """Ann's process with a clock of its own, and other peers set by hand; it keeps reports and events for the node."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch, **others: tuple[str, ...]) -> None:
         self.process = cast(Any, PeerProcess(alone_at(folder, FEDERATION, data={"simulation": 1})))
@@ -83,7 +83,7 @@ def test_a_port_that_is_opened_later_is_told_and_waiting_begins_with_the_first_m
 def test_only_the_silence_of_who_would_connect_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, others: dict[str, tuple[str, ...]], expected: list[str]
 ) -> None:
-    """Peers with larger ids use the connections that ann opens: she was told to open her port, and stood last."""
+    """Peers with larger ids use connections that ann opens: she used to be told to open her port, and was put last."""
     ann = Told(tmp_path, monkeypatch, **others)
     for turn in range(9):
         ann.look(turn * UNREACHED_S, met=True)

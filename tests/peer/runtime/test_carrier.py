@@ -42,7 +42,7 @@ ACK = MESSAGES["ack"]
 
 @dataclass
 class Member:
-    """One peer: what it receives, its server, links and carrier, and by other peer the outcomes of what it sent."""
+    """One peer: what it receives, its server, links and carrier, and the outcomes of its messages by recipient."""
 
     id: str
     port: Port
@@ -88,7 +88,7 @@ class Member:
         return link
 
     def transfers(self) -> list[tuple[str, Transfer]]:
-        """Return the slices that it has got, each with its sender."""
+        """Return the slices that the peer has received, each with its sender."""
         return [(sender, message) for sender, _, message in self.port.delivered if isinstance(message, Transfer)]
 
 
@@ -96,7 +96,7 @@ class Federation:
     """Members by id; the authority's roster is in force at all of them at once.
 
     outbound   peers to which nobody can connect
-    rate       bytes per second that each carries
+    rate       bytes per second that each carrier forwards
     """
 
     def __init__(self, people: People, outbound: list[str], rate: float, limits: Limits) -> None:
@@ -226,7 +226,7 @@ def test_a_direct_connection_is_tried_soon_and_then_more_and_more_rarely() -> No
     for _ in range(2):
         attempts.opened("cas")
         assert [attempts.next_improvement() for _ in range(7)] == [2, 4, 8, 16, 32, 60, 60]
-        attempts.opened("dan")  # another one carries it, which makes a direct one no likelier
+        attempts.opened("dan")  # another carrier, which makes a direct connection no likelier
         assert attempts.next_improvement() == 60
         attempts.opened("")
 
@@ -255,7 +255,7 @@ async def test_a_peer_that_just_starts_is_not_looked_for_through_others(tmp_path
 
 @pytest.mark.asyncio
 async def test_who_cannot_be_reached_tries_again_by_itself(tmp_path: Path) -> None:
-    """Nobody else can open its connections, so it needs no message to send."""
+    """Nobody else can open connections to such a peer, so it tries without a message to send."""
     people, port = People.at(tmp_path / "wards"), Port(owner="ann")
     ann, bob = people.identity("ann"), people.identity("bob")
     linked = asyncio.Event()
@@ -283,7 +283,7 @@ async def test_who_cannot_be_reached_tries_again_by_itself(tmp_path: Path) -> No
 async def test_one_timer_waits_to_do_without_the_carrier_and_none_after_closing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A carried connection that ends again and again has one attempt at a direct one before it, and not one each."""
+    """However often a carried connection ends, at most one attempt at a direct one is scheduled."""
     loop, timers = asyncio.get_running_loop(), list[asyncio.TimerHandle]()
     later = loop.call_later
 

@@ -49,7 +49,7 @@ def send(links: PeerLinks, url: str, message: Message) -> None:
     links.send("bob", url, *encode(ENVELOPE, message))
 
 
-#: Made once, and not on a test's loop: to fill so much memory takes too long there while other programs run.
+#: Made once, outside a test's event loop: filling so much memory takes too long there while other programs run.
 NUMBERS = torch.arange(10_000_000, dtype=torch.float32)
 
 
@@ -110,7 +110,7 @@ def contexts(folder: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
 async def test_a_fault_of_ours_in_sending_one_frame_costs_that_frame_and_not_the_link(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The frame counted as being sent for ever, and the queue as being worked on: nothing left any more."""
+    """The frame used to count as being sent forever, and its queue as busy, so that no later message left."""
     failed, post = asyncio.Event(), Posts.post
 
     async def fail(*_: object) -> Outcome:

@@ -28,7 +28,7 @@ def test_no_connection_stays_open_while_the_other_peer_stands_still(tmp_path: Pa
             serves.set()
             assert await asyncio.to_thread(linked.wait, PATIENCE)
             stands.set()
-            over.wait(PATIENCE)  # his loop stands still, so he answers nothing
+            over.wait(PATIENCE)  # his loop is blocked, so he answers nothing
 
     async def ann() -> None:
         tls = client_context(identities["ann"], people.roster.by_id["bob"].key)

@@ -1,4 +1,4 @@
-"""A peer that coordinates rounds and trains in them: its own training holds up nobody."""
+"""A peer that coordinates rounds and trains in them: its own training delays nobody."""
 
 from __future__ import annotations
 

@@ -203,7 +203,7 @@ async def test_nothing_is_wider_than_a_phone(browser: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("width", [390, 1400])
 async def test_a_few_peers_have_a_color_each_that_the_keys_name(browser: str, width: int) -> None:
-    """Each curve has its key's color; of more peers than colors, all but this one's are grey."""
+    """Each curve has its key's color; with more peers than colors, all curves but this peer's are grey."""
     keys = (
         "[...document.querySelectorAll('#curve-keys li')].map((key) => [key.textContent,"
         " getComputedStyle(key, '::before').borderTopColor, key.getBoundingClientRect().right])"

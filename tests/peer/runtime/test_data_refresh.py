@@ -1,4 +1,4 @@
-"""Changes of a running peer's own file: taken up at the next round, and left aside where they are mistakes."""
+"""Changes of a running peer's own file: taken up at the next round, and ignored where they are mistakes."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def ann(folder: Path, text: str, **settings: Any) -> Prepared:
 
 
 def test_a_running_peer_trains_on_rows_that_were_appended(tmp_path: Path) -> None:
-    """With the split that it would have after a restart."""
+    """The peer splits them as it would after a restart."""
     text, path = "a,b,outcome\n" + rows(40), tmp_path / "ward.csv"
     peer = ann(tmp_path, text)
     with whole(peer) as running:
@@ -70,7 +70,7 @@ def test_a_running_peer_trains_on_rows_that_were_appended(tmp_path: Path) -> Non
 
 
 def test_the_best_round_is_sought_anew_on_other_examples(tmp_path: Path) -> None:
-    """A round that was lucky with few examples would else stay the best one for good."""
+    """Otherwise a round that was lucky with few examples would stay the best one for good."""
     text, path = "a,b,outcome\n" + rows(40), tmp_path / "ward.csv"
     with whole(ann(tmp_path, text, validation=0.1)) as running:
         bench = running.process._bench

@@ -53,7 +53,7 @@ async def until(done: Callable[[], bool]) -> None:
 @needs_zeroconf
 @pytest.mark.asyncio
 async def test_two_of_one_federation_find_each_other_and_nobody_else() -> None:
-    """One of them has an id as long as they may be, longer than DNS allows."""
+    """One of the two has an id of the greatest length, which is longer than DNS allows."""
     long = "p" * 63
     found: dict[str, Found] = {"peer1": {}, long: {}, "stranger": {}}
 
@@ -109,9 +109,9 @@ async def test_what_fails_is_told_once_by_name_and_ends_nothing(
 
 
 class Network:
-    """Multicast DNS that does nothing, but for what each attempt in turn raises; after the last, `run` is cancelled.
+    """Multicast DNS that only raises the error of each attempt, if it has one; after the last, `run` is cancelled.
 
-    leaves   what saying goodbye raises
+    leaves   the error that its goodbye raises
     """
 
     def __init__(
@@ -144,7 +144,7 @@ class Network:
 @needs_zeroconf
 @pytest.mark.asyncio
 async def test_a_failure_after_it_worked_is_told_anew_and_tried_again_soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It begins anew when the machine's addresses change, since announcement and sockets are of the earlier ones."""
+    """Discovery begins anew when the machine's addresses change: announcement and sockets have the earlier ones."""
     no_network, said, slept = FAILURES[0], list[str](), list[float]()
     Network(monkeypatch, [no_network, no_network, no_network, None, no_network, no_network])
     sleep, addresses = asyncio.sleep, iter([["10.0.0.1"]] * 6 + [["10.0.0.2"]] * 9)
@@ -166,7 +166,7 @@ async def test_a_failure_after_it_worked_is_told_anew_and_tried_again_soon(monke
 @needs_zeroconf
 @pytest.mark.asyncio
 async def test_it_ends_although_its_goodbye_fails(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The failure took the place of the cancellation: it went on, and the peer that waited for its end stood still."""
+    """The failure used to replace the cancellation: discovery went on, and the peer waited for its end forever."""
     said = list[str]()
     network = Network(monkeypatch, [None], leaves=FAILURES[0])
     at = Endpoint("0.0.0.0", 7401)

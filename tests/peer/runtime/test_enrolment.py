@@ -116,7 +116,7 @@ def test_an_invitation_is_for_one(authority: Authority) -> None:
 
 
 def test_who_joins_gets_the_rosters_before_and_copies_beside_the_authority_have_them(authority: Authority) -> None:
-    """A consensus group goes through each of them; of a file that is damaged there is one sentence."""
+    """A consensus group goes through each of these rosters; a damaged file gives one sentence."""
     first, key = authority.roster, Ed25519PrivateKey.generate()
     change_roster(authority, lambda roster, by: expel(roster, "peer2", by))
     second = authority.roster
@@ -253,7 +253,7 @@ def test_an_answer_is_held_against_the_token_and_our_key(authority: Authority, t
 
 
 def test_a_copy_that_cannot_be_written_keeps_nobody_out(authority: Authority) -> None:
-    """The roster had the new peer by then, with a key that its machine threw away when it was not admitted."""
+    """The roster has the peer by then: if it were refused, its machine would throw away the key in the roster."""
     (authority.folder / "peer1" / ".roster.json.tmp").mkdir()
     assert status(invitation(authority).answer(options(), 1.0)) == 200
     assert "peer5" in authority.roster.by_id
@@ -366,13 +366,13 @@ def test_nobody_else_can_answer_in_the_authoritys_place(authority: Authority, tm
 
 @asynccontextmanager
 async def cutting(port: int, connections: int) -> AsyncIterator[int]:
-    """Yield a port that leads to this one, but for the answers of so many connections, which are cut off."""
+    """Yield a port that forwards to this one, and cuts off the answers of so many connections."""
     cut, talks = 0, set[asyncio.Task[None]]()
 
     async def pass_on(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
         while data := await source.read(65536):
             sink.write(data)
-        sink.close()  # whoever answers would otherwise wait for the next question until it gives up
+        sink.close()  # the answering side would otherwise wait for the next request until it gives up
 
     async def talk(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         nonlocal cut
@@ -380,7 +380,7 @@ async def cutting(port: int, connections: int) -> AsyncIterator[int]:
         beyond, onward = await asyncio.open_connection("127.0.0.1", port)
         asking = asyncio.create_task(pass_on(reader, onward))
         while data := await beyond.read(65536):
-            if len(data) > 1500 and cut < connections:  # longer than what TLS says of itself
+            if len(data) > 1500 and cut < connections:  # longer than TLS's own messages
                 cut += 1
                 break
             writer.write(data)
@@ -418,7 +418,7 @@ def test_an_answer_that_is_lost_is_asked_for_again(authority: Authority, lost: i
 
 
 def _late_answers(monkeypatch: pytest.MonkeyPatch, late: int) -> None:
-    """So many answers come, but after the client's time for them."""
+    """Raise a timeout in the client for so many answers, although they arrive."""
     start, times = ClientResponse.start, 0
 
     async def started(self: ClientResponse, connection: Any) -> ClientResponse:
@@ -435,7 +435,7 @@ def _late_answers(monkeypatch: pytest.MonkeyPatch, late: int) -> None:
 def test_an_answer_that_is_late_is_asked_for_again_with_the_same_key(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The request had arrived, so the peer was a member: another key would be told that the invitation was used."""
+    """The request had arrived, so the peer was a member: with another key, the invitation would count as used."""
 
     async def work() -> Admission:
         async with listening(invitation(authority), "127.0.0.1:0", lambda: 0.0) as (port, _):
@@ -449,7 +449,7 @@ def test_an_answer_that_is_late_is_asked_for_again_with_the_same_key(
 def test_an_answer_that_is_lost_stays_lost_if_nobody_listens_then(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The inviting machine has written its answer and is done; it cannot be asked again, and says that it admitted."""
+    """The inviting machine has written its answer and is done: nobody can ask again, and it reports the admission."""
     start = ClientResponse.start
 
     async def work() -> None:
@@ -474,7 +474,7 @@ def test_an_answer_that_is_lost_stays_lost_if_nobody_listens_then(
 def test_a_listener_that_is_silent_from_the_start_cannot_be_reached(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It takes connections and says nothing in them: no request has left."""
+    """The listener accepts connections and sends nothing: no request has left."""
     monkeypatch.setattr("fedpeer.peer.runtime.enrolment._REQUEST_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         made = token(authority, f"127.0.0.1:{silent.getsockname()[1]}")
@@ -613,7 +613,7 @@ def test_a_port_that_is_taken_is_said_to_be_so(authority: Authority) -> None:
 def test_a_new_roster_is_brought_first_to_those_that_can_be_reached(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Otherwise, where many peers open all connections themselves, it would be sent to none that can take it."""
+    """Otherwise, where many peers open all connections themselves, no peer that can take the roster would get it."""
     monkeypatch.setattr("fedpeer.peer.runtime.announce._TOLD_MAX", 1)
     one, two = authority.roster.entries
     roster = replace(authority.roster, entries=(replace(one, address=str(PeerUrl.nowhere(one.id))), two))

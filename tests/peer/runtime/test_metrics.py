@@ -91,7 +91,7 @@ def test_what_was_not_measured_is_left_out() -> None:
 
 
 def test_each_refusal_is_a_metric_before_and_after_it_happens() -> None:
-    """Each code happens another number of times, so that none is counted as another."""
+    """Each code happens a different number of times, so that a count under a wrong code is noticed."""
     peer = FakePeer()
 
     def counts() -> dict[str, float]:

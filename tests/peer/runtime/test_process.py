@@ -40,7 +40,7 @@ def logged(folder: Path, what: str) -> list[dict[str, Any]]:
 def test_a_fault_in_a_task_or_a_callback_for_which_nobody_waits_is_in_the_log(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """It was on standard error alone, as "Task exception was never retrieved", long after."""
+    """The error used to be on standard error alone, as "Task exception was never retrieved", and long after."""
     process, kept = process_at(tmp_path), set[asyncio.Task[None]]()
 
     async def task() -> None:
@@ -97,7 +97,7 @@ def test_the_log_says_how_the_process_ended(tmp_path: Path, monkeypatch: pytest.
 def test_a_signal_while_it_ends_does_not_change_how_it_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, asked_before: bool
 ) -> None:
-    """All is saved by then; yet it said that it was stopped at once, with the exit code of that."""
+    """All is saved by then; yet the peer used to report that it was stopped at once, with the exit code for that."""
     process, close = process_at(tmp_path), Carrier.close
     decided = []
 

@@ -109,7 +109,7 @@ def test_no_more_than_so_many_rows_wait(tmp_path: Path, rounds: int) -> None:
 
 @pytest.mark.parametrize("again", [True, False], ids=["learning", "finished"])
 def test_a_round_that_was_paused_before_its_evaluation_gets_its_scores_after_it(tmp_path: Path, again: bool) -> None:
-    """A peer that goes on says once more that the round is done, and makes up for its evaluation."""
+    """A peer that goes on reports the round as done once more, and makes up for its evaluation."""
     path = tmp_path / "metrics.jsonl"
     rows = begun(path, 1)
     rows.sent(70, counts=True)

@@ -211,7 +211,7 @@ CHUNKED = request(b"", content_length=None, transfer_encoding="chunked")
 
 @pytest.mark.parametrize("said", [b"words\r\n\r\n", b"GET /" + b"x" * 100_000, CHUNKED + b"\xff" * 100_000])
 async def test_what_is_not_http_is_freed_with_its_connection(said: bytes) -> None:  # P11
-    """A member must not fill memory with what only a search for garbage finds."""
+    """A member must not fill memory with objects that only the garbage collector frees."""
     port = Port()
     gc.collect()
     gc.disable()

@@ -38,7 +38,7 @@ def codes(recovered: Recovered) -> list[str]:
 
 
 def played(folder: Path, script: str, said: Callable[[State], None] = lambda state: None) -> State:
-    """Open the folder and save: a digit is a batch of that many entries, "s" a snapshot. `said` gets safe states."""
+    """Open the folder and save: a digit is a batch of that many entries, "s" a snapshot. Pass safe states to `said`."""
     with Store.open(folder) as store:
         state = state_of(store.recover())
         said(state)
@@ -205,7 +205,7 @@ def test_a_missing_journal_is_lost_memory(tmp_path: Path) -> None:
 
 
 def test_a_start_that_ended_early_does_not_hide_what_is_lost(tmp_path: Path) -> None:
-    """Its node has to give up its vote for it: each start says so until a snapshot follows from it."""
+    """The node has to give up its vote after a loss: each start reports it until a snapshot follows."""
     played(tmp_path, "1s2")
     max((tmp_path / "journal").iterdir()).unlink()
     for start in range(3):
@@ -218,7 +218,7 @@ def test_a_start_that_ended_early_does_not_hide_what_is_lost(tmp_path: Path) -> 
 
 
 def test_the_journal_of_a_damaged_snapshot_is_missed(tmp_path: Path) -> None:
-    """It was there before the snapshot was, so what it had is lost."""
+    """The journal was there before the snapshot, so its entries are lost."""
     played(tmp_path, "1s2s3")
     max((tmp_path / "snapshots").iterdir()).write_bytes(b"")
     max((tmp_path / "journal").iterdir()).unlink()
@@ -240,7 +240,7 @@ def test_no_readable_snapshot_is_the_users_to_decide(tmp_path: Path) -> None:
 def test_files_of_version_1_are_read_and_continued(
     tmp_path: Path, script: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A journal goes on in its own version, and whatever comes after it is of the newest."""
+    """A journal of version 1 is continued in version 1, and later files have the newest version."""
     with monkeypatch.context() as patch:
         patch.setattr(blocks, "VERSION", 1)
         patch.setattr(blocks.batch, "__defaults__", (1,))
@@ -317,7 +317,7 @@ class FailingDisk:
 def test_a_full_disk_costs_nothing_but_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     disk = FailingDisk(monkeypatch)
     for left in range(60):
-        folder = tmp_path / f"{left}-bytes-left"  # its name stands in the message of a failure
+        folder = tmp_path / f"{left}-bytes-left"  # a failure's message names the folder
         with Store.open(folder) as store:
             store.recover()
             store.snapshot(b"[]")
@@ -358,7 +358,7 @@ unlink = Path.unlink
 
 
 def forbidden(self: Path, missing_ok: bool = False) -> None:
-    """Remove every file but that of number 1."""
+    """Remove the file, and fail for snapshot number 1."""
     if self.name == "00000001.snapshot":
         raise OSError(errno.EPERM, os.strerror(errno.EPERM))
     unlink(self, missing_ok)
@@ -478,7 +478,7 @@ def crashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[i
 
 
 def allowed(state: State, safe: State) -> bool:
-    """Return whether a state has everything safe and beyond it nothing, or the whole batch in progress."""
+    """Return whether a state has all safe entries, and beyond these none or the whole batch in progress."""
     return state[: len(safe)] == safe and len(state) - len(safe) in (0, 1, 2)
 
 

@@ -123,7 +123,7 @@ def test_who_ended_for_what_may_pass_is_started_again(tmp_path: Path) -> None:
 
 
 def test_who_cannot_be_started_again_is_tried_later(tmp_path: Path) -> None:
-    """Too little memory for another process ended all peers, though it is a reason to start again."""
+    """Too little memory for another process used to end all peers, though it is a reason to start again later."""
     with parent("later", "waits", marker=str(tmp_path / "there"), fails=2) as process:
         assert process.stdout is not None
         lines = [process.stdout.readline().strip() for _ in range(5)]
@@ -134,7 +134,7 @@ def test_who_cannot_be_started_again_is_tried_later(tmp_path: Path) -> None:
 
 
 def test_nobody_is_left_behind_if_not_all_could_be_started() -> None:
-    """The first one waited for ever for its parent's end, and the parent for it."""
+    """The first child used to wait forever for its parent's end, and the parent for the child's."""
     with parent("waits1", "waits2", fails=1) as process:
         lines = rest(process)
         assert not [line for line in lines if line.startswith("code")]

@@ -1,4 +1,4 @@
-"""One connection for both directions: messages and answers of both sides share it, and nothing else is taken."""
+"""One connection for both directions: messages and answers of both sides share it, and nothing else is accepted."""
 
 from __future__ import annotations
 
@@ -233,7 +233,7 @@ async def test_a_peer_of_an_earlier_release_gets_posts(tmp_path: Path, monkeypat
 
 
 async def test_who_was_revoked_hears_of_it_over_the_connection_that_the_other_opened(tmp_path: Path) -> None:
-    """Else it has to connect anew, and does not know why; the others may have ended by then."""
+    """Otherwise it would have to connect anew without knowing why; the other peers may have ended by then."""
     news = RosterNews(number=7, text=b"bob is revoked")
     async with both(tmp_path) as (ann, bob):
         ann.send(bob, MESSAGES["ack"])
@@ -278,7 +278,7 @@ async def test_where_the_first_connection_does_not_come_posts_are_tried_beside_i
 
 
 async def test_a_post_that_cannot_connect_goes_over_the_connection_that_comes_meanwhile(tmp_path: Path) -> None:
-    """Else a peer behind a NAT is taken for dead as it begins: messages to it wait for 5 s to connect."""
+    """Otherwise messages to a peer behind a NAT would wait for 5 s to connect, and it would seem dead at its start."""
     patient = Limits(connect_s=10 * PATIENCE, handshake_s=10 * PATIENCE)
     async with both(tmp_path, patient) as (ann, bob):
         with socket.create_server(("127.0.0.1", 0)) as deaf:
@@ -392,7 +392,7 @@ async def test_bytes_of_no_message_are_bounded(tmp_path: Path) -> None:
         with suppress(ConnectionError):
             for _ in range(1000):
                 await opened.send_bytes(struct.pack("<BI", MORE, 1) + b"x")
-                await asyncio.sleep(0)  # sending does not wait, and the test is a callback, too
+                await asyncio.sleep(0)  # sending alone does not let bob's side run
         assert (await asyncio.wait_for(opened.receive(), PATIENCE)).type is WSMsgType.CLOSE
         assert port.codes == ["unknown_route"]
 
@@ -484,7 +484,7 @@ class Unread:
 
 
 async def test_an_answer_that_nobody_reads_holds_up_nothing_that_arrives() -> None:
-    """Else two peers that send each other much would each wait for the other to read."""
+    """Otherwise two peers that send each other much would each wait for the other to read."""
     taken: list[int] = []
 
     async def receive(length: int, chunks: Chunks) -> bytes:

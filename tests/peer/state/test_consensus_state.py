@@ -179,7 +179,7 @@ def test_a_group_that_is_left_and_come_back_to_is_blank_but_for_the_promises() -
     made.apply(TermChanged(group=GROUP, term=7, voted="ann"))
     made.apply(voter_set_known(GROUP, VoterSet(4, PEERS, PEERS)))
     made.apply(VotingAllowed(group=GROUP, lost=2))
-    for _ in range(2):  # a roster changes nothing in it while the peer is away
+    for _ in range(2):  # a roster does not change the state while the peer is outside the group
         made.seated({}, {})
         aside = made.consensus_states[GROUP]
         assert (aside.left, aside.lost, aside.models, aside.voter_sets) == (4, 2, {}, {})

@@ -22,7 +22,7 @@ def toward(length: float) -> torch.Tensor:
 
 
 def refusal(reach: OutlierCheck, value_D: torch.Tensor, estimate_D: torch.Tensor) -> tuple[str, str] | None:
-    """Return the refusal of a share with this estimate by a peer with the other, whatever their weights are."""
+    """Return the refusal of a share with one estimate by a peer with the other, whatever their weights are."""
     return reach.refusal(Mass.of(value_D, 0.25), Mass.of(estimate_D, 1.5))
 
 
@@ -45,8 +45,8 @@ def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[lis
     In each exchange one liar sends three honest peers the furthest value that is accepted, as heavy as their own. The
     liar is honest for the first `honest` rounds.
 
-    Training pulls back toward where the honest peers began; no step counts for more than the first one, so however far
-    the liar pulls, the measure does not follow.
+    Training pulls back toward where the honest peers began; no step counts for more than the first one, so the measure
+    does not grow, however far the liar pulls.
     """
     reach, estimate_D, lengths = OutlierCheck(start=START), toward(START), []
     for round in range(1, rounds + 1):
@@ -56,7 +56,7 @@ def pulled(rounds: int, *, honest: int = 0, restart_every: int = 0) -> tuple[lis
         for _ in range(EXCHANGES if round > honest else 0):
             estimate_D = 0.75 * estimate_D + 0.25 * furthest(reach, estimate_D)
         lengths.append(float(estimate_D.norm()))
-        if restart_every and round % restart_every == 0:  # only what is on the disk is left
+        if restart_every and round % restart_every == 0:  # only the fields on the disk are left
             kept = {name: getattr(reach, name) for name in ("start", "first", "steps", "path", "away", "round")}
             reach = OutlierCheck(**kept)
     return lengths, reach.far
@@ -123,7 +123,8 @@ def test_before_the_first_training_what_it_came_in_with_counts() -> None:
 @given(st.integers(0, 2**32), st.floats(1.0, 5.0), st.sampled_from(["warm-up", "faster", "rest"]))
 def test_an_honest_neighbor_is_taken_when_steps_become_longer(seed: int, heavier: float, why: str) -> None:
     """Steps become longer by a learning rate that warms up from a hundredth, by one that is raised tenfold after 200
-    rounds, or by new data after training has come to rest. The other peer's are up to five times as long as this one's.
+    rounds, or by new data after training has come to rest. The other peer's steps are up to five times as long as this
+    one's.
     """
     draws = np.random.default_rng(seed)
     one_D = torch.from_numpy(draws.normal(size=D))

@@ -102,7 +102,7 @@ def test_the_page_of_the_wire_has_it() -> None:
 
 @pytest.mark.slow
 def test_a_node_hears_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test adds a case for it to the existing ones of the dispatch."""
+    """The test adds a case for the message to those of the dispatch."""
     known, reports = Dispatch._dispatch, []
 
     def dispatched(self: Dispatch, peer: str, message: Any) -> None:

@@ -307,7 +307,7 @@ def test_where_peers_average_there_is_no_consensus() -> None:
     assert found.code == "unknown_group"
 
 
-# ------------------------------------------------------------------------------- what only who remembers can tell
+# ----------------------------------------------------------------------------- what only a node with a memory can tell
 
 A, B, C, D, E = ids(5)
 ALL = VoterSet(1, frozenset((A, B, C, D, E)), frozenset((A, B, C, D, E)))
@@ -477,7 +477,7 @@ def test_what_only_memory_can_tell_is_refused_by_name_and_changes_nothing(case: 
     assert case.id.split("-")[0] in REJECTIONS[case.code].ids
 
 
-def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> None:  # R20: of rosters that meet
+def test_the_good_messages_of_which_the_wrong_ones_are_variants_are_taken() -> None:  # R20: rosters that overlap
     def taken(round_commit: RoundCommit, sender: str, message: Any) -> bool:
         return not any(isinstance(each, Rejection) for each in round_commit.received(sender, message))
 

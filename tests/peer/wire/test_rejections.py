@@ -67,7 +67,7 @@ UTTER = {"Rejection": 0, "_rejected": 0, "about": 1}
 
 
 def uttered(root: Path) -> Iterator[str]:
-    """Yield the codes that such calls in the source have as literals."""
+    """Yield the codes that calls of the functions in `UTTER` have as literals."""
     for path in sorted(root.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if not any(f"{name}(" in text for name in UTTER):
@@ -81,7 +81,7 @@ def uttered(root: Path) -> Iterator[str]:
 
 
 def unuttered(codes: set[str], root: Path) -> set[str]:
-    """Return those of the codes that are no string literal in the source, except in the table itself."""
+    """Return those of the codes that are not a string literal anywhere in the source except in the table itself."""
     for path in sorted(root.rglob("*.py")):
         text = path.read_text(encoding="utf-8")
         if path.name == "rejections.py" or not any(f'"{code}"' in text for code in codes):  # parsing takes long

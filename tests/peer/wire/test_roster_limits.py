@@ -128,7 +128,7 @@ def test_a_share_that_is_heavier_than_a_smaller_federation_is_not_refused_at_the
 
 @pytest.mark.slow
 def test_an_exchange_of_a_larger_federation_costs_nothing_after_a_restart_either() -> None:
-    """This peer has been restarted since, and knows nothing of the larger roster."""
+    """This peer was restarted after the change, and knows nothing of the larger roster."""
     cluster, node = smaller()
     node.state.exchanges.clear()
     last = node.state.exchanges_max(cluster.groups[0])

@@ -1,4 +1,4 @@
-"""A small state machine to test the simulator with: peers pass coins on, and none may be lost or made.
+"""A small state machine to test the simulator with: peers pass coins on, and no coin may be lost or made.
 
 The durable state is the balance, the one transfer in transit to each other peer, and the last number taken from each. A
 transfer is repeated until it is acknowledged. Each start of a peer (`Bank.life`) gives other amounts than the one

@@ -75,7 +75,7 @@ def obvious(made: World, counted: dict[int, dict[str, int]]) -> Tensor:
 
 @pytest.fixture(scope="module")
 def late() -> tuple[World, NetworkEngine, dict[int, dict[str, int]]]:
-    """Return the rounds that wait for some of their clients, of which one is ten times slower, for tests that look."""
+    """Return rounds that wait for some of their clients, of which one is ten times slower; tests only read them."""
     made = world(learning__aggregation_goal=GOAL)
     return made, *played(made, faults_from(SLOW, made.peers))
 
@@ -99,7 +99,7 @@ def test_late_updates_count_once_each_with_the_weight_of_their_age(
 def test_a_peer_ten_times_slower_costs_the_others_nothing(
     late: tuple[World, NetworkEngine, dict[int, dict[str, int]]],
 ) -> None:
-    """Seconds of the quick peers for all rounds; with a round for all it is the slow one's time, here for a third."""
+    """Compare the quick peers' seconds; rounds that wait for all take the slow peer's time, measured on a third."""
 
     def seconds(engine: NetworkEngine) -> float:
         return sorted(engine.statistics()[SECONDS])[2]

@@ -124,7 +124,7 @@ def test_a_slow_peer_makes_a_synchronous_round_wait_and_nothing_else() -> None:
 
 
 def test_a_slow_peer_is_not_left_behind_where_a_round_ends_without_an_averaging() -> None:
-    """All its neighbors are in the next round, in which they wait for it, when it has trained in the one before."""
+    """When it has trained in one round, all its neighbors are already in the next one, in which they wait for it."""
     made = worlds.world(worlds.federation(gossip__every=2, learning__rounds=4))
     slow = Faults(paces=(("peer3", 300.0),))
     with worlds.engine(made) as vector, network(made, faults=slow) as nodes:

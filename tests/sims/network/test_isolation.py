@@ -82,7 +82,7 @@ def accuracies(case: str) -> NDArray[np.float64]:
 @pytest.mark.soak
 @pytest.mark.parametrize("case", list(CASES)[1:])
 def test_who_was_alone_costs_less_than_a_point_of_accuracy(case: str) -> None:
-    """A line of the table each; the undisturbed runs, with which it is compared, are played once in a process."""
+    """Each case is a line of the table; the undisturbed runs, the reference, are made once in a process."""
     calm, found = accuracies(CALM), accuracies(case)
     apart = found - calm
     told = f"{apart.mean():+.2f} ± {stats.sem(apart):.2f}" if apart.any() else "0"

@@ -158,8 +158,8 @@ def test_who_stands_still_says_nothing_and_hears_all_afterwards() -> None:
 
 
 def test_who_had_no_time_is_told_the_time_before_it_has_read_what_arrived() -> None:
-    """A peer that was stalled gets the time before the messages that arrived, like a loop that stood still: its timer
-    is due at once, and the contents of its sockets take some passes to read."""
+    """A stalled peer gets the time before the messages that arrived, as an event loop does after a stall: its timer is
+    due at once, while reading its sockets takes some passes."""
     said: list[Effect] = [Send("p1", Ack(group="", taken=1, round=0), 1, 1)]
     machines = {"p1": Script([]), "p2": Script([said] * 40)}
     driver = bank.driver(("p1", "p2"))

@@ -110,8 +110,8 @@ class Kill:
 
     detected   a peer considers the coordinator gone; `all_detected`: all others do, or have another coordinator
     elected    another peer coordinates; `all_elected`: all others know
-    closed     it has the updates that it waits for
-    round      a round of it is in force at the first peer; `training`: the longest training around then
+    closed     the new coordinator has the updates that it waits for
+    round      one of its rounds is in force at the first peer; `training`: the longest training around then
     """
 
     victim: str

@@ -265,7 +265,7 @@ def test_all_pause_and_go_on_where_they_were(tmp_path: Path) -> None:
     with engine(made, tmp_path / "peers", stop=stop) as running:
         running.step()
         running.step()
-        # Before the stop: what the processes of before have sent of a round under way is not in the row of that round.
+        # Read before the stop: the row of an unfinished round lacks the bytes that earlier processes sent.
         assert all(sum(each) > 0 for each in running.traffic), "models and updates are counted"
         tensors, state = running.snapshot()
         stop.set()

@@ -28,7 +28,7 @@ from tests.sims.worlds import relative
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("forked")]
 
 METHOD = "partial-averaging"
-#: Prints its number and is `fedpeer`, whose programs are forks too: `sys.executable` is that of these tests.
+#: Prints its process number and runs `fedpeer`, whose programs are forks, too, by the tests' own `sys.executable`.
 PROGRAM = """
 import os, sys
 print(os.getpid(), flush=True)
@@ -36,7 +36,7 @@ sys.executable = sys.argv.pop(1)
 from fedpeer.cli.main import main
 main()
 """
-#: Seconds within which processes that got a stop are gone, on a busy machine.
+#: Seconds within which stopped processes have ended, on a busy machine.
 PATIENCE = 60.0
 #: Rounds of some tens of milliseconds: more than peers run before a test's action after the first one takes effect.
 ROUNDS = 20
@@ -114,7 +114,7 @@ def test_a_killed_peer_is_named_and_started_again_and_nothing_is_lost(tmp_path: 
 
 
 def test_a_peer_that_dies_again_and_again_ends_the_run_with_its_last_words(tmp_path: Path) -> None:
-    """Its key is gone from its folder, so each new start fails in the same way."""
+    """The peer's key is gone from its folder, so each new start fails in the same way."""
     made = world(rounds=1000)
     with engine(made, tmp_path / "peers") as running:
         running.step()

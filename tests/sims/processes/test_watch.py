@@ -96,7 +96,7 @@ def test_an_end_is_told_from_other_lines(line: str, said: tuple[str, int] | None
 
 @pytest.mark.skipif(sys.platform == "win32", reason="a script of the shell")
 def test_last_words_are_no_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Quiet peers print warnings; so many would leave no room for the reason of an end, and their logs have them."""
+    """Quiet peers print warnings, which would leave no room for the reason of an end; their logs have them anyway."""
     warning, error = (json.dumps({"peer": "peer1", "level": level, "what": "x"}) for level in ("warning", "error"))
     program = tmp_path / "python"
     program.write_text(f"#!/bin/sh\nprintf '%s\\n' '{error}' 'out of memory' '{warning}' '[1, 2]' >&2\n")

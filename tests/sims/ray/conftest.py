@@ -52,8 +52,8 @@ def vector(made: World, method: str) -> Any:
 def _started(times: int) -> Any:
     """Start the cluster, with at most this many tries.
 
-    Ray waits half a minute for its own processes, which is not enough on a busy machine. Its workers would be nice to
-    all others, and get next to nothing of processors that other tests use.
+    Ray waits half a minute for its own processes, which is not enough on a busy machine. Its workers would have a lower
+    priority, and get next to nothing of processors that other tests use.
     """
     from ray.cluster_utils import Cluster
 

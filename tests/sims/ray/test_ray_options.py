@@ -96,7 +96,7 @@ def test_a_request_keeps_its_cluster_and_others_know_of_none() -> None:
 
 
 def test_ray_is_imported_by_nobody_who_did_not_ask_for_it() -> None:
-    """Checking whether Ray is installed does not import it, nor does anything that runs of other engines import."""
+    """Neither the check whether Ray is installed imports it, nor any module that runs of other engines import."""
     code = """
 import sys
 import fedpeer, fedpeer.sims.api, fedpeer.cli.simulate, fedpeer.cli.experiment_progress

@@ -435,7 +435,7 @@ HELD = replace(
 
 
 def test_an_experiment_has_the_same_numbers_and_goes_on_after_a_stop(free: Machines, tmp_path: Path) -> None:
-    """What was finished here is not run again there, where each run's process imports torch for seconds.
+    """Runs that were finished here are not repeated on the cluster, where each process imports torch for seconds.
 
     The stop is set when a run has done a round; no run can end before the stop arrives, because all of them wait.
     """
@@ -491,7 +491,7 @@ def test_what_a_run_cannot_have_is_told_as_the_users_mistake(free: Machines) -> 
 
 
 def test_a_run_that_is_cancelled_before_it_trains_ends_with_its_process(free: Machines) -> None:
-    """It may be importing modules, and the next run would get a process with half of one."""
+    """The process may be importing modules, and the next run would get it with a half-imported module."""
     from fedpeer.sims.ray.remote_run import RemoteRun
     from fedpeer.sims.ray.sweep import Sweep
 
