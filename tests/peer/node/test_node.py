@@ -254,7 +254,7 @@ def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
 
 @pytest.mark.slow
 def test_a_later_roster_is_logged_with_what_it_changes() -> None:
-    cluster, node, _ = met(3)
+    _, node, _ = met(3)
     first = node.state.peer_groups.roster
     moved = replace(first.entries[1], address="https://127.0.0.1:9999")
     rosters = [
