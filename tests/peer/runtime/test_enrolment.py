@@ -486,7 +486,7 @@ def test_an_invitation_does_not_wait_long_for_a_confirmation(
     monkeypatch.setattr("fedpeer.peer.runtime.enrolment._CONFIRM_SECONDS", seconds)
 
     async def come(made: Token) -> None:
-        body = options(secret=made.secret.hex(), **({"confirms": True} if confirms else {}))
+        body = options(secret=made.secret.hex(), confirms=confirms)
         async with (
             ClientSession() as session,
             session.post(f"https://{made.listener}/v1/join", data=body, ssl=joining_context(made.authority)) as answer,
