@@ -78,19 +78,22 @@ def invite_command(
         print(f"Run this on the machine of {peer}, once, within {expires}:\n\nfedpeer join {token}\n")
         print(wrapped(f"Whoever has the token can join as {peer}. Waiting; Ctrl-C withdraws it."), flush=True)
 
-    async def work() -> tuple[Roster, Mapping[str, str]]:
+    async def work() -> tuple[Roster, bool, Mapping[str, str]]:
         url, own, reached = place
-        roster = await wait_for(authority, peer, str(url), known, str(own), reached, seconds, show, start)
+        roster, arrived = await wait_for(authority, peer, str(url), known, str(own), reached, seconds, show, start)
         from fedpeer.peer.runtime.announce import announce  # imports torch, for which the token need not wait
 
-        return roster, await announce(authority, roster, without=peer)
+        return roster, arrived, await announce(authority, roster, without=peer)
 
     try:
-        roster, delivered = asyncio.run(work())
+        roster, arrived, delivered = asyncio.run(work())
     except KeyboardInterrupt:
         print(f"\nWithdrawn; roster.json shows whether {peer} has joined already.", file=sys.stderr)
         return EXIT_STOPPED
     print(f"\n{peer} has joined: roster {roster.number} has {len(roster.entries)} peers.")
+    if not arrived:
+        text = f"Its machine has not confirmed that. If its folder is not there, run  fedpeer revoke {peer}  and invite"
+        print(wrapped(f"{text} it again."))
     print("\n".join(delivery_lines(delivered)))
     return 0
 
@@ -111,7 +114,7 @@ def join_command(
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.cli.peer_options import data_of, host_of, joined_peer, listens_at, local
     from fedpeer.peer.runtime.contract_file import contract_file, write_contract
-    from fedpeer.peer.runtime.enrolment import fetch_model
+    from fedpeer.peer.runtime.enrolment import confirm, fetch_model
     from fedpeer.peer.runtime.enrolment import join_federation as ask
     from fedpeer.peer.runtime.invitation import Token
     from fedpeer.peer.runtime.invitation_files import folder_writable, new_folder, write_peer
@@ -141,6 +144,7 @@ def join_command(
                 write_history(history_file(building / "roster.json"), admission.earlier)
             if has_model:
                 _put_model(building)
+    asyncio.run(confirm(options))
     file = place / f"{options.peer}.yaml"
     print(f'{options.peer} is now a member of "{admission.roster.federation}". Its folder is {place}.\n')
     if data is None:

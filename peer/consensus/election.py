@@ -214,8 +214,11 @@ class Election:
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
-    def tick(self, now: int, living: Collection[str]) -> list[Out]:
-        """Advance to tick `now`; `living` are the other peers that membership takes for alive."""
+    def tick(self, now: int, living: Collection[str], *, stands: bool = True) -> list[Out]:
+        """Advance to tick `now`; `living` are the other peers that membership takes for alive.
+
+        `stands`: this peer may be a candidate.
+        """
         passed = now - self._now if self._now is not None else 0
         self._clock += min(passed, self._timing.pause)
         self._stood_still(passed)
@@ -226,7 +229,7 @@ class Election:
             return self._lead()
         if self._poll is not None:
             return self._ask_again()
-        if self._clock < self._deadline or not self._may_stand(living):
+        if self._clock < self._deadline or not (stands and self._may_stand(living)):
             return self._ask_whether_it_listens()
         out: list[Out] = []
         if self.coordinator is not None:

@@ -94,9 +94,9 @@ class RoundCommit:
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
-    def tick(self, now: int, living: Collection[str]) -> list[Out]:
-        """Advance to tick `now`; `living` are the other peers that membership takes for alive."""
-        out = self._led(self.election.tick(now, living))
+    def tick(self, now: int, living: Collection[str], *, stands: bool = True) -> list[Out]:
+        """Advance to tick `now`; `living` and `stands` as for the election."""
+        out = self._led(self.election.tick(now, living, stands=stands))
         beats = {
             message.to
             for message in out

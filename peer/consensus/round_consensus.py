@@ -198,10 +198,9 @@ class RoundConsensus:
         """Let the election go on: vote, stand, lead; note when rounds pause and resume."""
         state = self.state
         allow_voting(self)
-        stands = self.round_commit.election.leading or not begins_anew(self)
-        if stands and self._votes(self.round_commit.holding.roster):
+        if self._votes(self.round_commit.holding.roster):
             there = [peer for peer in state.others if state.others.present(peer)]
-            self._do(self.round_commit.tick(state.now, there))
+            self._do(self.round_commit.tick(state.now, there, stands=not begins_anew(self)))
         if self.coordinator is not None or self._led_at is None:
             self._led_at = state.now
             if self._paused:
@@ -234,7 +233,7 @@ class RoundConsensus:
         outdated = self.round_commit.election.outdated  # such a request is refused by name, and nothing is signed
         if isinstance(message, VoteRequest) and not (self._votes(message.roster) or outdated(message.roster)):
             return
-        if isinstance(message, VoteRequest) and not message.progress.applied and begins_anew(self):
+        if isinstance(message, VoteRequest) and not message.progress.applied and begins_anew(self, peer):
             return
         # Where shares are exchanged, too, a peer may hold a mean before its round is over.
         if isinstance(message, Heartbeat | ShortHeartbeat | HeartbeatReply) and not self.state.peer_groups.groups:

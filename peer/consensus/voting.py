@@ -19,7 +19,8 @@ A peer that comes with a later roster and has no round yet takes that roster for
 have named it. So while other peers that it has met have rounds, it neither stands nor votes for a candidate without a
 round: two newcomers of three are a majority of their roster, and would begin anew while the peer that began is away.
 The statements of the other peers suffice for that while they are away, up to ten minutes; peers that are there show a
-round within two minutes (`begins_anew`).
+round within two minutes (`begins_anew`). Without a server, trainings beyond the first averaging of a group count as a
+round of it. If this peer has trained so far itself and has no round, the group has just come to be.
 
 A peer that starts on an empty disk waits until more than half of the other voters have met this process. An earlier
 process had met more than half of them before it promised anything, so at least one of them knows of it. Voters whose
@@ -176,16 +177,18 @@ def allow_voting(consensus: VotingIn) -> None:
         state.note("warning", "no_vote", f"{text}; issue a new roster to let it vote", number=lost)
 
 
-def begins_anew(consensus: VotingIn) -> bool:
+def begins_anew(consensus: VotingIn, candidate: str | None = None) -> bool:
     """Return whether a round by this peer, or by others without a round, would begin anew: some peer has a later one.
 
-    Under a federation's first roster all members begin without a round. Without a server, the round that a peer states
-    is the round of its trainings, which says nothing about a group that has just come to be.
+    Under a federation's first roster all members begin without a round. A `candidate` without a round is not such a
+    peer.
     """
     state, holding, election = consensus.state, consensus.round_commit.holding, consensus.round_commit.election
-    if holding.round or holding.roster == 1 or not state.setup.served:
+    first = state.peer_groups.gossip[consensus.group].every  # training that is followed by the first round
+    if holding.round or holding.roster == 1 or state.durable.round > first:
         return False
-    further = [peer for peer in election.audience if peer in state.others and state.others.round_of(peer) > 1]
+    there = {*election.audience} & state.others.keys() - {candidate}
+    further = [peer for peer in there if state.others.round_of(peer) > first]
     waits = state.ran < _SHOWN_TICKS
     return any(waits if state.others.present(peer) else not state.others.long_away(peer) for peer in further)
 

@@ -310,6 +310,7 @@ def _rekeyed(state: NodeState, peer: str) -> bool:
 def adopt_roster(state: NodeState, roster: Roster) -> None:
     """Adopt a later roster: greet new peers, forget revoked ones, and take the groups that follow from it."""
     before, keys = set(state.peer_groups.peers), {entry.id: entry.key for entry in state.peer_groups.roster.entries}
+    keys = {peer: entry.key for peer, entry in known.items()}
     anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != state.me}
     if state.me not in roster.by_id:
         state.write(Left())  # the others close their channels with it; if it is admitted again, it joins late
@@ -335,10 +336,11 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
         )  # the consensus group of a server's clients is there already
     state.snapshot()
     gone, new = sorted(before - set(state.peer_groups.peers)), sorted(set(state.peer_groups.peers) - before)
-    statement = [*(f"{peer} is new" for peer in new), *(f"{peer} is revoked" for peer in gone)]
-    state.note(
-        "info", "roster", f"roster {roster.number}: {', '.join(statement) or 'other addresses'}", number=roster.number
-    )
+    moved = [each.id for each in roster.entries if each.id in known and each.address != known[each.id].address]
+    kinds = {"is new": new, "is revoked": gone, "has another key": sorted(anew), "has another address": sorted(moved)}
+    changes = ", ".join(f"{peer} {change}" for change, peers in kinds.items() for peer in peers)
+    text = f"roster {roster.number}: {changes or 'the same peers'}"
+    state.note("info", "roster", text, number=roster.number)
     for peer in [*gone, *anew]:
         state.others.forget(peer)
     for peer, other in state.others.items():

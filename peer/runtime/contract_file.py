@@ -38,7 +38,7 @@ def read_contract(path: Path, authority: bytes) -> SignedContract | None:
     try:
         return contract_from(text, authority)
     except RosterError as error:
-        raise RosterError(error.code, f"{path}: {error}") from None
+        raise RosterError(error.code, f"{path}: {error}; copy it again from a running peer") from None
 
 
 def write_contract(path: Path, contract: SignedContract) -> None:

@@ -51,8 +51,11 @@ INVITED = Limits(connections=64, connections_per_peer=16)
 LATE_MAX, IDLE_SECONDS = 32, 15.0
 #: Seconds for the last answer to leave when the listener closes.
 _GOODBYE_SECONDS = 5.0
-#: Attempts of a joining peer if its answer is lost on the way, and seconds for which the listener waits for the next.
-_ATTEMPTS, _ASKS_AGAIN_SECONDS = 3, 60.0
+#: Attempts of a joining peer if its answer is lost on the way.
+_ATTEMPTS = 3
+#: Seconds after an answer until the listener waits no longer for the confirmation, or for the next attempt; and seconds
+#: for which the joining peer tries to confirm.
+_CONFIRM_SECONDS, _CONFIRMING_SECONDS = _ATTEMPTS * 2 * _REQUEST_SECONDS, 10.0
 #: Errors that are raised if no connection was made, so that the request cannot have arrived.
 _NOT_CONNECTED = (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError)
 #: Most characters of another machine's sentence that are shown.
@@ -63,7 +66,7 @@ _TEXT_MAX = 400
 async def listening(
     invitation: Invitation, where: str, clock: Callable[[], float]
 ) -> AsyncIterator[tuple[int, asyncio.Event]]:
-    """Listen for the joining peer; yield the port and an event that is set once a peer was admitted and has its answer.
+    """Listen for the joining peer; yield the port and an event that is set once a peer was admitted and asks no more.
 
     Raises EnrolmentError if it is not possible to listen there.
     """
@@ -85,14 +88,21 @@ async def listening(
         if isinstance(answer, Denied):
             return await deny(answer)
         response = web.Response(body=answer, content_type="application/json")
-        try:
+        asyncio.get_running_loop().call_later(_CONFIRM_SECONDS, over.set)
+        with contextlib.suppress(ConnectionError):  # the client has gone, and asks again
             await response.prepare(asking)
             await response.write_eof()
-        except ConnectionError:  # the client has gone, and asks again
-            asyncio.get_running_loop().call_later(_ASKS_AGAIN_SECONDS, over.set)
-        else:
-            over.set()
+            if not invitation.confirms:  # an answer that was written may not have arrived, but no more can be known
+                over.set()
         return response
+
+    async def joined(asking: web.Request) -> web.Response:
+        denied = invitation.confirm(await body_of(asking), asking.remote or "")
+        if denied is not None:
+            return await deny(denied)
+        if invitation.confirmed:
+            over.set()
+        return web.Response(status=204)
 
     async def model(asking: web.Request) -> web.StreamResponse:
         answer = invitation.model(await body_of(asking), clock(), asking.remote or "")
@@ -102,6 +112,7 @@ async def listening(
 
     app = web.Application(client_max_size=_REQUEST_BYTES_MAX)
     app.router.add_post("/v1/join", join)
+    app.router.add_post("/v1/joined", joined)
     app.router.add_post("/v1/model", model)
     visitors = Visitors(INVITED)
     try:
@@ -159,8 +170,8 @@ async def invite(
     seconds: float,
     show: Callable[[Token], None],
     start: Path | None = None,
-) -> Roster:
-    """Admit one peer: show its token, wait at most `seconds` for it, and return the new roster.
+) -> tuple[Roster, bool]:
+    """Admit one peer: show its token, wait at most `seconds` for it; return the new roster, and whether it has arrived.
 
     `reached_at` is the host by which the new machine reaches this one, `start` the file of the federation's initial
     model. Raises EnrolmentError if nobody came.
@@ -172,12 +183,14 @@ async def invite(
         show(Token(secret, authority.roster.authority, peer, str(Endpoint(reached_at, port))))
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(over.wait(), seconds)
+        if invitation.taken is not None:
+            await over.wait()
     if invitation.taken is None:
         wrong = f" ({invitation.wrong.count} wrong tokens were tried)" if invitation.wrong.count else ""
         raise EnrolmentError(
             f"Nobody joined in time{wrong}; the token is no longer valid. Run fedpeer invite again to make a new one."
         )
-    return invitation.taken
+    return invitation.taken, invitation.confirmed or not invitation.confirms
 
 
 async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
@@ -185,14 +198,22 @@ async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
 
     If the answer is lost on its way, it is asked for again.
     """
-    body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode()}
+    body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode(), "confirms": True}
     status, text = await _joined(token, body)
     if status != 200:
         raise EnrolmentError(_denial(text))
     return read_admission(text, token, key)
 
 
-async def _joined(token: Token, body: Mapping[str, str]) -> tuple[int, bytes]:
+async def confirm(token: Token) -> None:
+    """Let the inviting machine know that the peer's folder is written; without that it waits for a while."""
+    limit = aiohttp.ClientTimeout(total=_CONFIRMING_SECONDS)
+    with contextlib.suppress(EnrolmentError):
+        async with _asking(token, "joined", {"secret": token.secret.hex()}, limit):
+            pass
+
+
+async def _joined(token: Token, body: Mapping[str, object]) -> tuple[int, bytes]:
     """Return status and text of the answer to a request to join, which is repeated while its answer is lost."""
     limit = aiohttp.ClientTimeout(connect=_REQUEST_SECONDS, total=2 * _REQUEST_SECONDS)
     lost: EnrolmentError | None = None
@@ -227,7 +248,7 @@ async def fetch_model(token: Token, place: Path) -> bool:
 
 @asynccontextmanager
 async def _asking(
-    token: Token, what: str, body: Mapping[str, str], limit: aiohttp.ClientTimeout
+    token: Token, what: str, body: Mapping[str, object], limit: aiohttp.ClientTimeout
 ) -> AsyncIterator[aiohttp.ClientResponse]:
     """Yield the answer of the inviting machine, which holds the key in the token. Raises EnrolmentError without one."""
     try:

@@ -143,6 +143,7 @@ class Invitation:
         self.peer, self.address, self.models, self.start = peer, address, models, start
         self.wrong = WrongSecrets()
         self.taken: Roster | None = None
+        self.confirms = self.confirmed = False  # whether the new peer says that it has its folder; and has said so
         self._used = b"", b""  # the request that was admitted, and its answer
 
     def answer(self, body: bytes, now: float, address: str = "") -> bytes | Denied:
@@ -158,12 +159,23 @@ class Invitation:
         try:
             options = parse_json(body)
             secret, wanted = bytes.fromhex(options["secret"]), str(options["request"])
+            confirms = options.get("confirms") is True  # earlier releases do not
         except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
         answer = self._unknown(secret, address) or self._admit(wanted)
         if isinstance(answer, bytes):
-            self._used = body, answer
+            self._used, self.confirms = (body, answer), confirms
         return answer
+
+    def confirm(self, body: bytes, address: str = "") -> Denied | None:
+        """Take note that the new peer has its folder, so it asks for no answer any more."""
+        try:
+            secret = bytes.fromhex(parse_json(body)["secret"])
+        except (ValueError, TypeError, KeyError):
+            return Denied(400, "This confirms nothing.")
+        denied = self._unknown(secret, address)
+        self.confirmed = denied is None and self.taken is not None
+        return denied
 
     def model(self, body: bytes, now: float, address: str = "") -> Path | Denied | None:
         """Return the file of the federation's initial model to a client that will join; None if there is none."""

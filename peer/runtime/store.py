@@ -351,8 +351,8 @@ def _next_generation(folder: Path) -> int:
     text = _digits(path)
     if not text and (path.exists() or any((folder / "journal").iterdir())):
         raise StateError(
-            f"{path} is damaged or missing; write a number into it that is larger than any `life` in "
-            f"{folder / 'log.jsonl'}"
+            f"{path}, which counts the starts of this peer, is damaged or missing; write a larger number than ever "
+            f"into it:  date +%s > {path}"
         )
     generation = int(text or 0) + 1
     with replacing(path) as temporary:

@@ -150,6 +150,8 @@ class TwoWayLink:
             async for message in self._socket:
                 if message.type is not WSMsgType.BINARY or not await self._record(memoryview(message.data)):
                     break
+        except ConnectionResetError:
+            pass  # it ended after a ping that was read only now, and that aiohttp answers
         finally:
             for arriving in self._arriving.values():
                 arriving.cut()

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import itertools
 import os
-import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -60,6 +58,15 @@ with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 12) as told:
 """
 #: Seconds for a command of `ip` or `nft`, which take milliseconds.
 COMMAND_S = 20.0
+#: Waits for the end of its input, which is that of the run, whatever ends it; then kills what runs in these namespaces,
+#: and removes them.
+REMOVE = """
+cat
+for space; do
+    ip netns pids "$space" | xargs -r kill -KILL
+    ip netns delete "$space"
+done 2> /dev/null
+"""
 REPOSITORY = Path(__file__).parents[2]
 _numbers = itertools.count()
 
@@ -100,10 +107,13 @@ class Hosts:
         self._router, self._memory_s = {name: f"{run}-{name}-nat" for name in behind}, memory_s
         self._switch, self._relay = f"{run}-switch", relay
         self._started: list[subprocess.Popen[bytes]] = []
+        spaces = [*self._space.values(), *self._router.values(), self._switch]
+        self._removal = ["sh", "-c", REMOVE, "remove", *spaces]
         self._loss, self._apart, self._shielded = 0.0, dict[str, set[str]](), set[str]()
 
     def __enter__(self) -> Self:
-        _sweep()
+        # In a session of its own, so that what kills the run does not kill it, too.
+        self._remover = subprocess.Popen(self._removal, stdin=subprocess.PIPE, start_new_session=True)
         try:
             _ip("netns", "add", self._switch)
             _ip("-n", self._switch, "link", "add", "switch", "type", "bridge")
@@ -137,8 +147,7 @@ class Hosts:
             for pipe in (process.stdout, process.stderr):
                 if pipe is not None:
                     pipe.close()
-        for space in (*self._space.values(), *self._router.values(), self._switch):
-            _remove(space)
+        self._remover.communicate(timeout=COMMAND_S)
 
     def start(
         self,
@@ -264,26 +273,6 @@ class Hosts:
             lines = ["flush ruleset", "table inet faults {", "chain input {", "type filter hook input priority 0;"]
             text = "\n".join([*lines, *rules, "}", "}", ""])
             _command(["ip", "netns", "exec", self._space[name], "nft", "-f", "-"], text)
-
-
-def _sweep() -> None:
-    """Remove the namespaces that runs left behind when they were killed."""
-    names = subprocess.run(["ip", "netns", "list"], text=True, capture_output=True, timeout=COMMAND_S, check=False)
-    for line in names.stdout.splitlines():
-        found = re.match(r"(fp(\d+)n\d+-\S+)", line)
-        if found and not Path(f"/proc/{found[2]}").exists():
-            _remove(found[1])
-
-
-def _remove(space: str) -> None:
-    """Remove a namespace, and kill what still runs in it."""
-    pids = subprocess.run(
-        ["ip", "netns", "pids", space], text=True, capture_output=True, timeout=COMMAND_S, check=False
-    )
-    for pid in map(int, pids.stdout.split()):
-        with suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    subprocess.run(["ip", "netns", "delete", space], capture_output=True, timeout=COMMAND_S, check=False)
 
 
 def _ip(*words: str) -> None:

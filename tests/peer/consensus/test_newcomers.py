@@ -8,6 +8,8 @@ from fedpeer.peer.state import neighbors
 from fedpeer.peer.state.events import NewRoster
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
+from tests.faults import group_cluster
+from tests.faults.group_cluster import GroupCluster
 from tests.faults.scenarios import CALM
 from tests.faults.server_cluster import ServerCluster, world
 
@@ -57,3 +59,53 @@ def test_they_begin_when_it_has_been_away_for_long(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(neighbors, "AWAY_TICKS", 300)
     consensus_cluster = left_alone(700.0)
     assert min(consensus_cluster.rounds()[peer] for peer in (FIRST, SECOND)) > 0
+
+
+#: One group of all, in which three newcomers are a majority.
+EVERYONE = {"everyone": group_cluster.MODELS["everyone"]}
+
+
+@pytest.mark.slow
+def test_newcomers_of_a_group_do_not_begin_anew_without_those_that_have_means() -> None:
+    made = group_cluster.world.__wrapped__(partial_models=EVERYONE)
+    founders, newcomers = made.peers[:2], made.peers[2:]
+    cluster = GroupCluster(made, Faults(links=QUICK), roster=founders)
+    simulator = cluster.simulator
+    simulator.start(*founders)
+    assert cluster.reach(4, 4 * CALM), cluster.rounds("everyone")
+    rosters = [cluster.signed(number, made.peers[: number + 1]) for number in (2, 3, 4)]
+    cluster.admit(rosters[-1], made.peers)
+    for peer in founders:
+        for roster in rosters:
+            simulator.feed(peer, NewRoster(roster))
+    simulator.start(*newcomers)
+
+    def met() -> bool:
+        return all(cluster.nodes()[new].state.others[old].met for new in newcomers for old in founders)
+
+    assert cluster.run(simulator.now + 100.0, met)
+    for peer in founders:
+        simulator.kill(peer)
+    cluster.run(simulator.now + 600.0)
+    assert [cluster.rounds("everyone")[peer] for peer in newcomers] == [0, 0, 0]
+    before = max(round for _, round in cluster.seen.models)
+    simulator.start(*founders)
+    assert cluster.reach(before + 4, 1200.0), cluster.rounds("everyone")
+    cluster.judge(strangers=newcomers)
+
+
+@pytest.mark.slow
+def test_a_group_that_comes_to_be_with_a_newcomer_begins_at_once() -> None:
+    """Its members have trained for long, and have no mean: a candidate that says so has nothing to be missed."""
+    made = group_cluster.world.__wrapped__(partial_models=EVERYONE)
+    pairs = made.peers[:2]
+    cluster = GroupCluster(made, Faults(links=QUICK), roster=pairs[:1])
+    simulator = cluster.simulator
+    simulator.start(pairs[0])
+    assert cluster.run(4 * CALM, lambda: cluster.nodes()[pairs[0]].durable.round > 4)
+    roster = cluster.signed(2, pairs)
+    cluster.admit(roster, pairs)
+    simulator.feed(pairs[0], NewRoster(roster))
+    simulator.start(pairs[1])
+    assert cluster.reach(4, 4 * CALM), cluster.rounds("everyone")
+    cluster.judge(strangers=pairs[1:])

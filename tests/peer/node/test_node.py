@@ -19,6 +19,7 @@ from fedpeer.peer.state.events import (
     Enrol,
     Evaluated,
     MessageReceived,
+    NewRoster,
     Note,
     OperatorCommand,
     Persist,
@@ -252,6 +253,19 @@ def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
 
 
 @pytest.mark.slow
+def test_a_later_roster_is_logged_with_what_it_changes() -> None:
+    _, node, _ = met(3)
+    first = node.state.peer_groups.roster
+    moved = replace(first.entries[1], address="https://127.0.0.1:9999")
+    rosters = [
+        replace(first, number=number, entries=(first.entries[0], moved, *first.entries[2:])) for number in (2, 3)
+    ]
+    texts = [
+        e.text for each in rosters for e in node.step(NewRoster(each)) if isinstance(e, Note) and e.what == "roster"
+    ]
+    assert texts == [f"roster 2: {moved.id} has another address", "roster 3: the same peers"]
+
+
 def test_an_evaluation_is_told_with_what_examples_held_out_say() -> None:
     _, node, _ = met(2)
     effects = node.step(Evaluated(1, 0.9, 0.25, validation=(0.75, 0.5)))

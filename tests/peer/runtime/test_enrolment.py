@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from aiohttp import ClientResponse, web
+from aiohttp import ClientResponse, ClientSession, web
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 from cryptography.hazmat.primitives.asymmetric.rsa import generate_private_key
@@ -27,7 +27,7 @@ from fedpeer.peer.runtime.announce import announce
 from fedpeer.peer.runtime.authority import Authority, EnrolmentError, change_roster, open_authority, sign_next
 from fedpeer.peer.runtime.certificates import pem, request
 from fedpeer.peer.runtime.contract_file import read_contract
-from fedpeer.peer.runtime.enrolment import INVITED, LATE_MAX, fetch_model, invite, join_federation, listening
+from fedpeer.peer.runtime.enrolment import INVITED, LATE_MAX, confirm, fetch_model, invite, join_federation, listening
 from fedpeer.peer.runtime.identity import joining_context, load_identity, read_roster, server_context
 from fedpeer.peer.runtime.invitation import (
     ADDRESSES_MAX,
@@ -269,6 +269,19 @@ def test_a_contract_is_signed_although_a_copy_of_it_cannot_be_written(authority:
     assert sign_next(authority, b'{"name":"wards"}', 8, b"name: wards\n").number == 2
 
 
+def test_only_the_one_that_was_admitted_confirms(authority: Authority) -> None:
+    open_one, right = invitation(authority), json.dumps({"secret": SECRET.hex()}).encode()
+    assert open_one.confirm(right) is None
+    assert not open_one.confirmed, "nobody was admitted"
+    assert status(open_one.answer(options(confirms=True), 1.0)) == 200
+    for wrong, expected in ((right.replace(b"00", b"11"), 403), (b"[]", 400)):
+        denied = open_one.confirm(wrong)
+        assert denied is not None
+        assert (denied.status, open_one.confirmed) == (expected, False)
+    assert open_one.confirm(right) is None
+    assert open_one.confirmed
+
+
 def test_the_same_request_gets_the_same_answer_again(authority: Authority) -> None:
     open_one, wanted = invitation(authority), options()
     answer = open_one.answer(wanted, 1.0)
@@ -292,11 +305,17 @@ def test_a_folder_that_cannot_be_made_is_said_to_be_so(tmp_path: Path) -> None:
 async def meet(
     authority: Authority, act: Callable[[Token], Any], seconds: float = PATIENCE, start: Path | None = None
 ) -> tuple[Any, Any]:
-    """Invite, and call `act` with the token as soon as it exists; return both results, or their exceptions."""
+    """Invite, and call `act` with the token as soon as it exists; return both results, or their exceptions.
+
+    What `act` has got is confirmed.
+    """
     ready: asyncio.Future[Token] = asyncio.get_running_loop().create_future()
 
     async def come() -> Any:
-        return await act(await ready)
+        made = await ready
+        found = await act(made)
+        await confirm(made)
+        return found
 
     inviting = invite(authority, "peer5", ADDRESS, None, "127.0.0.1:0", "127.0.0.1", seconds, ready.set_result, start)
     async with asyncio.timeout(PATIENCE):
@@ -305,8 +324,9 @@ async def meet(
 
 def test_invite_and_join_over_tls_make_a_peer_that_can_show_who_it_is(authority: Authority, tmp_path: Path) -> None:
     key = Ed25519PrivateKey.generate()
-    roster, admission = asyncio.run(meet(authority, lambda made: join_federation(made, key)))
+    (roster, arrived), admission = asyncio.run(meet(authority, lambda made: join_federation(made, key)))
     assert roster == admission.roster == authority.roster
+    assert arrived
     folder = tmp_path / "peer5"
     with new_folder(folder) as place:
         own = invited_peer("peer5", "127.0.0.1", 7405, DataSettings.model_validate("simulation:1"), "127.0.0.1")
@@ -446,6 +466,38 @@ def test_an_answer_that_is_late_is_asked_for_again_with_the_same_key(
     assert authority.roster.number == 2
 
 
+def test_an_answer_that_is_lost_after_it_was_written_is_asked_for_again(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The invitation stays open until the new machine confirms that it has all of it."""
+    _late_answers(monkeypatch, 1)
+    key = Ed25519PrivateKey.generate()
+    invited, admission = asyncio.run(meet(authority, lambda made: join_federation(made, key)))
+    assert invited == (admission.roster, True)
+    assert authority.roster.number == 2
+
+
+@pytest.mark.parametrize("confirms", [True, False])
+def test_an_invitation_does_not_wait_long_for_a_confirmation(
+    authority: Authority, monkeypatch: pytest.MonkeyPatch, confirms: bool
+) -> None:
+    """A peer of an earlier release confirms nothing, and is not waited for."""
+    seconds = 0.2 if confirms else 2 * PATIENCE
+    monkeypatch.setattr("fedpeer.peer.runtime.enrolment._CONFIRM_SECONDS", seconds)
+
+    async def come(made: Token) -> None:
+        body = options(secret=made.secret.hex(), confirms=confirms)
+        async with (
+            ClientSession() as session,
+            session.post(f"https://{made.listener}/v1/join", data=body, ssl=joining_context(made.authority)) as answer,
+        ):
+            assert answer.status == 200
+        monkeypatch.setattr("fedpeer.peer.runtime.enrolment._CONFIRMING_SECONDS", 1e-6)
+
+    (roster, arrived), _ = asyncio.run(meet(authority, come))
+    assert (roster, arrived) == (authority.roster, not confirms)
+
+
 def test_an_answer_that_is_lost_stays_lost_if_nobody_listens_then(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -505,7 +557,6 @@ def test_an_invitation_stays_open_for_one_that_has_gone_before_its_answer(
             assert not over.is_set()
             admission = await joining
             assert admission.roster == authority.roster
-            assert over.is_set()
 
     key = Ed25519PrivateKey.generate()
     monkeypatch.setattr(web.Response, "prepare", gone)
@@ -549,8 +600,9 @@ def test_who_has_the_token_gets_in_while_others_guess(authority: Authority, monk
 
             guesses = [asyncio.create_task(guess(number)) for number in range(LATE_MAX + 2)]
             admission = await join_federation(right, Ed25519PrivateKey.generate())
-            assert over.is_set()
             early = len(told)
+            await confirm(right)
+            assert over.is_set()
         await asyncio.gather(*guesses)
         assert early <= 2
         return told, admission

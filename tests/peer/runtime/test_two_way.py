@@ -364,6 +364,25 @@ async def test_text_ends_the_connection(tmp_path: Path) -> None:
         assert (await asyncio.wait_for(opened.receive(), PATIENCE)).type is WSMsgType.CLOSE
 
 
+async def test_a_ping_just_before_the_end_is_no_fault_of_ours(tmp_path: Path) -> None:
+    """Both are there when the peer reads, as after it stood still: nobody is left to take the pong."""
+    faults: list[object] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: faults.append(context))
+    async with both(tmp_path) as (ann, bob):
+        ann.send(bob, RosterNews(number=1, text=b"{}"))
+        opened, taken = (await ann.until_linked())._socket, await bob.until_linked()
+        assert isinstance(opened, ClientWebSocketResponse)
+        await opened.ping()
+        connection = opened._response.connection
+        assert connection is not None
+        assert connection.transport is not None
+        connection.transport.close()
+        async with asyncio.timeout(PATIENCE):
+            while taken.open:
+                await asyncio.sleep(0)
+    assert not faults
+
+
 async def test_a_message_is_checked_as_a_post_is(tmp_path: Path) -> None:
     good = framed(MESSAGES["ack"])
     async with by_hand(tmp_path) as (port, opened):
