@@ -309,7 +309,7 @@ def _rekeyed(state: NodeState, peer: str) -> bool:
 
 def adopt_roster(state: NodeState, roster: Roster) -> None:
     """Adopt a later roster: greet new peers, forget revoked ones, and take the groups that follow from it."""
-    before, keys = set(state.peer_groups.peers), {entry.id: entry.key for entry in state.peer_groups.roster.entries}
+    before, known = set(state.peer_groups.peers), state.peer_groups.roster.by_id
     keys = {peer: entry.key for peer, entry in known.items()}
     anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != state.me}
     if state.me not in roster.by_id:
