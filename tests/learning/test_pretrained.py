@@ -200,7 +200,7 @@ def test_what_the_folder_does_not_have_is_trained_and_gets_no_adapter(
     module = with_effect(built(folder, settings))
     new = [p for n, p in module.named_parameters() if "pooler" in n or "classifier" in n]
     assert all(each.requires_grad for each in new)
-    assert not any("classifier" in each for each in adapters_in(module.model))
+    assert not any("classifier" in each for each in adapters_in(module))
     export_adapter(module, "classification", tmp_path / "adapter")
     theirs = peft.PeftModel.from_pretrained(from_library(folder, "classification", name), tmp_path / "adapter").eval()
     with torch.no_grad():
