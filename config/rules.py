@@ -358,6 +358,21 @@ def _eager_outer_steps(options: Combination) -> Iterator[_Broken]:
             yield {"path": ("partial_models", name, "outer")}
 
 
+def _triggered_outer_steps(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of outer steps after event-triggered averaging, of the federation and of each slice by itself."""
+    steps, drift = options.learning.outer, options.gossip.drift
+    if drift is not None and steps.name != "none":
+        yield {}
+    for name, model in options.federation.partial_models.items():
+        own = model.gossip.drift if model.gossip else None
+        if (own or drift) is None or (model.outer or steps).name == "none":
+            continue
+        if model.outer is not None:
+            yield {"path": ("partial_models", name, "outer")}
+        elif own is not None:
+            yield {"path": ("partial_models", name, "gossip", "drift")}
+
+
 def _short_deadlines(options: Combination) -> Iterator[_Broken]:
     """Yield the case of a deadline shorter than a tick, for the federation and for each slice."""
     tick = options.gossip.tick
@@ -731,7 +746,7 @@ RULES: tuple[Rule, ...] = (
         ("learning.outer", "gossip.drift"),
         "with {name[gossip.drift]} only some peers average, and the others would take outer steps by themselves; leave "
         "one of them out",
-        lambda options: _takes_outer_steps(options, any(True for _ in _drifts(options))),
+        _triggered_outer_steps,
     ),
     Rule(
         "an outer optimizer, and members that the peers find",

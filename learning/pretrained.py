@@ -76,13 +76,15 @@ def build_pretrained(chosen: PretrainedNetwork, shape: DataShape, outputs: int) 
     """
     folder = Path(chosen.path)
     _check_folder(folder, chosen, shape)
-    module = _loaded(folder, shape, outputs)
+    module, new = _loaded(folder, shape, outputs)
+    if shape.task == "next-token":
+        _check_causal(module, folder)
     if chosen.adapts:
         adapter = None
         if chosen.adapter:
             adapter = read_adapter(Path(chosen.adapter))
             _check_digest(chosen.adapter, chosen.adapter_digest, "adapter")
-        _adapted(module, chosen, adapter)
+        _adapted(module, new, chosen, adapter)
         if adapter is not None:
             put_adapter(module.model, adapter)
     return module
@@ -106,7 +108,8 @@ def _check_digest(path: str, digest: str, what: str) -> None:
         )
 
 
-def _loaded(folder: Path, shape: DataShape, outputs: int) -> PretrainedModel:
+def _loaded(folder: Path, shape: DataShape, outputs: int) -> tuple[PretrainedModel, frozenset[str]]:
+    """Return the model, and the names of its parameters that the folder does not have: they begin at random."""
     try:
         import transformers
     except ImportError:
@@ -123,8 +126,10 @@ def _loaded(folder: Path, shape: DataShape, outputs: int) -> PretrainedModel:
                 "regression": transformers.AutoModelForSequenceClassification,
             }
             kind: Any = kinds[shape.task]
-            model: nn.Module = kind.from_pretrained(
+            model: nn.Module
+            model, found = kind.from_pretrained(
                 folder,
+                output_loading_info=True,
                 config=config,
                 dtype=torch.float32,
                 use_safetensors=True,
@@ -137,14 +142,34 @@ def _loaded(folder: Path, shape: DataShape, outputs: int) -> PretrainedModel:
             raise NetworkError(
                 f"network hf: {folder} cannot be loaded: {type(problem).__name__}: {first_line(problem)}"
             ) from None
+    new = frozenset(
+        f"model.{name}" for name in (*found["missing_keys"], *(each[0] for each in found["mismatched_keys"]))
+    )
     turned = _as_linear(model, transformers)
-    return PretrainedModel(model.eval(), padding, str(folder), turned=turned)
+    return PretrainedModel(model.eval(), padding, str(folder), turned=turned), new
+
+
+@torch.no_grad()
+def _check_causal(module: PretrainedModel, folder: Path) -> None:
+    """Check that an answer does not depend on the tokens after it, as those of BERT do: it would copy the next one."""
+    texts = torch.tensor([[1, 2], [1, 3]])
+    first, second = module(texts)[:, 0]
+    if not torch.allclose(first, second, rtol=1e-4, atol=1e-5):
+        raise NetworkError(
+            f"network hf: the model in {folder} sees the tokens after the one that it predicts, so it would copy them; "
+            "take a causal language model, such as GPT-2 or Llama, or give the data a label"
+        )
 
 
 def _fitted(config: Any, folder: Path, shape: DataShape, outputs: int) -> int | None:
     """Complete a model's settings by those that the data need, and return its padding token."""
-    longest = getattr(config, "max_position_embeddings", None)
-    if longest is not None and shape.input_shape[0] > longest:
+    if not hasattr(config, "vocab_size"):
+        raise NetworkError(
+            f"network hf: the model in {folder} ({config.model_type}) does not read text; take a text model, such as "
+            "BERT or Llama"
+        )
+    longest = getattr(config, "max_position_embeddings", None) or -1
+    if 0 < longest < shape.input_shape[0]:  # -1: a text may have any length
         raise NetworkError(
             f"network hf: the model in {folder} reads at most {longest} tokens, and an example of {shape.name} has "
             f"{shape.input_shape[0]}; write a smaller length into the data's settings, such as length={longest}"
@@ -191,13 +216,15 @@ def _as_linear(model: nn.Module, transformers: Any) -> bool:
     return bool(found)
 
 
-def _adapted(module: PretrainedModel, chosen: PretrainedNetwork, adapter: AdapterFile | None) -> None:
-    """Freeze the pretrained parameters, and add adapters; a classifier is new, and is trained."""
+def _adapted(
+    module: PretrainedModel, new: frozenset[str], chosen: PretrainedNetwork, adapter: AdapterFile | None
+) -> None:
+    """Freeze the pretrained parameters, and add adapters; a classifier and other new layers are trained."""
     prefix = getattr(module.model, "base_model_prefix", "")
     body = f"model.{prefix}."
     known = [name for name, _ in module.named_parameters()]
     inside = [name for name in known if name.startswith(body)] if _has_head(module.model) else known
-    freeze(module, inside or known)
+    freeze(module, [name for name in inside or known if name not in new])
     if adapter is None:
         adapt(module, _targets(module, chosen), chosen.lora, chosen.scale)
         return
@@ -222,8 +249,12 @@ def _has_head(model: nn.Module) -> bool:
 
 
 def _targets(module: nn.Module, chosen: PretrainedNetwork) -> list[str]:
-    """Return the names of the layers that get adapters."""
-    layers = [name for name, layer in module.named_modules() if isinstance(layer, ADAPTABLE)]
+    """Return the names of the layers that get adapters: none that is trained itself."""
+    layers = [
+        name
+        for name, layer in module.named_modules()
+        if isinstance(layer, ADAPTABLE) and not any(each.requires_grad for each in layer.parameters())
+    ]
     if not chosen.targets:
         found = [name for name in layers if name.rpartition(".")[2] in _ATTENTION]
         if not found:

@@ -37,6 +37,15 @@ class _Changed(nn.Module):
     #: Whether the factors belong to an embedding.
     embedded: bool
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what the network may ask of the layer itself, such as `out_features`."""
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if "base" not in self._modules:  # it is being made, or copied
+                raise
+            return getattr(self.base, name)
+
     @property
     def weight(self) -> Tensor:
         return cast(Tensor, self.base.weight) + self.change()
@@ -248,9 +257,7 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
                 setattr(parts, own, _adapted(f"{name}.{own}", projection, rank, scale))
             module = _with(module, layer, parts)
         elif layer._parameters.get("weight") not in owners:
-            adapted = _adapted(name, layer, rank, scale)
-            if (weight := layer._parameters.get("weight")) is not None:
-                owners[weight] = adapted
+            owners[layer._parameters.get("weight")] = adapted = _adapted(name, layer, rank, scale)
             module = _with(module, layer, adapted)
     for layer in dict.fromkeys(layers.values()):
         # A weight that is computed at each access, as by a parametrization, is shared with no other layer.
@@ -264,6 +271,12 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
 def _adapted(name: str, layer: nn.Module, rank: int, scale: float) -> Adapted:
     if getattr(layer, "groups", 1) != 1:
         raise NetworkError(f"learning.lora.targets: {name} is a convolution in groups, which cannot have an adapter")
+    if layer._parameters.get("weight") is None:
+        raise NetworkError(
+            f"learning.lora.targets: {name} computes its weight from other parameters (weight norm, pruning, another "
+            "parametrization), to which an adapter cannot be added; make its weight a plain parameter first, as "
+            "torch.nn.utils.parametrize.remove_parametrizations does, or name other layers"
+        )
     weight = cast(Tensor, layer.weight)
     most = min(len(weight), weight[0].numel())
     if rank > most:

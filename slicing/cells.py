@@ -108,20 +108,42 @@ class NetworkMapBuilder:
         found = self.find(neurons[neurons >= 0])
         return bool(len(found)) and bool(self._statistic[found].all())
 
-    def agree(self, rows_MK: Ids) -> Ids:
-        """Return the neurons that all M positions have in common, (K,); loose ones are united if they differ.
+    def agree(self, rows_MK: Ids, *, reshaped: bool = True) -> Ids:
+        """Return the neurons that all M positions have in common, (K,); those that differ are united.
+
+        A column may hold loose neurons beside one that a layer produced (a class token beside patches). It may hold
+        several produced ones if no other column has them: units that are reshaped into the pixels of a channel.
+
+        Args:
+            reshaped: whether such units are united; else they stay apart.
 
         Raises:
-            MixedError: the positions hold different neurons that layers produced.
+            MixedError: neurons that layers produced are in one column, and may not be united.
         """
         rows_MK = self.find(rows_MK)
         common_K = rows_MK.max(axis=0)
-        apart = (rows_MK >= 0) & (rows_MK != common_K)
-        if apart.any():
-            if not self.loose(rows_MK[:, apart.any(axis=0)]):
+        apart_K = ((rows_MK >= 0) & (rows_MK != common_K)).any(axis=0)
+        if apart_K.any():
+            columns_MK = np.broadcast_to(np.arange(len(common_K)), rows_MK.shape)
+            joinable = self._joinable(columns_MK.ravel(), rows_MK.ravel())
+            if not joinable and not (reshaped and self._disjoint(rows_MK)):
                 raise MixedError("it is applied across neurons, not to each of them")
             self.unite(rows_MK.ravel(), np.broadcast_to(common_K, rows_MK.shape).ravel())
         return self.find(common_K)
+
+    def _joinable(self, groups: Ids, neurons: Ids) -> bool:
+        """Return whether each group has at most one neuron that a layer produced, beside loose ones."""
+        produced = np.isin(neurons, self.find(np.flatnonzero(~self._loose))) & (neurons >= 0)
+        pairs = np.unique(groups[produced] << 32 | neurons[produced])  # there are far fewer than 2**32 neurons
+        return len(np.unique(pairs >> 32)) == len(pairs)
+
+    @staticmethod
+    def _disjoint(rows_MK: Ids) -> bool:
+        """Return whether there are several columns, and no neuron occurs in two of them."""
+        pairs = np.unique(np.arange(rows_MK.shape[1]) << 32 | np.where(rows_MK < 0, 0xFFFFFFFF, rows_MK))
+        neurons = pairs & 0xFFFFFFFF
+        neurons = neurons[neurons != 0xFFFFFFFF]
+        return rows_MK.shape[1] > 1 and len(np.unique(neurons)) == len(neurons)
 
     def bind(self, scalars: Ids, into: Ids, source: Ids | None = None) -> None:
         """Give scalars to the neurons that they lead into and, for weights, those they come from; shapes are broadcast.
@@ -133,9 +155,25 @@ class NetworkMapBuilder:
         scalars = scalars.ravel()
         if (scalars < 0).any():
             into, source, scalars = into[scalars >= 0], source[scalars >= 0], scalars[scalars >= 0]
+        if self._turned(scalars, into, source):
+            self.spoil(self.owners(scalars), "it is used in both directions")
+            return
         self.unite(self._into_n[scalars], into)
         self.unite(self._source_n[scalars], source)
         self._into_n[scalars], self._source_n[scalars] = into, source
+
+    def _turned(self, scalars: Ids, into: Ids, source: Ids) -> bool:
+        """Return whether bound weights lead back now, from their targets to their sources, as in a tied decoder."""
+        before_into, before_source = self._into_n[scalars], self._source_n[scalars]
+        if not len(scalars) or min(before_into.min(), before_source.min(), source.min()) < 0:
+            return False
+        before_into, before_source, into, source = map(self.find, (before_into, before_source, into, source))
+
+        def one_to_one(a: Ids, b: Ids) -> bool:
+            return len(np.unique(a << 32 | b)) == len(np.unique(a)) == len(np.unique(b))
+
+        straight = one_to_one(before_into, into) and one_to_one(before_source, source)
+        return not straight and one_to_one(before_into, source) and one_to_one(before_source, into)
 
     def attach(self, scalars: Ids, neurons: Ids) -> None:
         """Give each scalar to the one neuron on which it acts (a scale, a shift); the shapes are equal.
@@ -147,11 +185,15 @@ class NetworkMapBuilder:
         held, first, number = np.unique(scalars, return_index=True, return_inverse=True)
         one = neurons[first][number]
         if (neurons != one).any():
-            if len(held) == 1 or not self.loose(neurons):
+            if len(held) == 1 or not self._joinable(scalars, neurons):
                 self.spoil(self.owners(scalars), "several neurons share one of its numbers")
                 return
             self.unite(neurons, one)
         self.bind(held, neurons[first])
+
+    def acting_on(self, neurons: Ids) -> list[str]:
+        """Return the names of the tensors of which scalars have been given to these neurons."""
+        return self.owners(np.flatnonzero(np.isin(self.find(self._into_n), self.find(neurons[neurons >= 0]))))
 
     def owners(self, scalars: Ids) -> list[str]:
         """Return the names of the tensors that hold at least one of these scalars."""

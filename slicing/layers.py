@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedpeer.slicing.cells import Ids, MixedError
-from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, tensor_leaves
+from fedpeer.slicing.network import NONE
+from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replaced, tensor_leaves
 
 
 def bind(call: TracedCall, weights: Weights | None, into: Ids, source: Ids | None = None) -> None:
@@ -34,15 +36,52 @@ def _attach_rows(call: TracedCall, rows_MK: Ids, *weights: Weights | None) -> No
         attach(call, each and each.reshaped(-1), things)
 
 
-def known(input: Any, weight: Any) -> None:
+def _indices_of(*weights: Weights | None) -> Ids:
+    """Return the places of all these parameters in the flat vector."""
+    return np.concatenate([index.numpy().ravel() for each in weights if each for index in each.indices])
+
+
+def known(call: TracedCall, input: Any, weight: Any) -> None:
+    if isinstance(weight, Neurons):
+        call.builder.spoil(call.builder.acting_on(weight.ids.numpy()), "a weight is computed from it")
     if not isinstance(input, Neurons) or not isinstance(weight, Weights):
         raise MixedError("it is used in a way that slicing does not support")
 
 
+def activation(call: TracedCall, value: Any) -> Any:
+    """Return neurons for a parameter that is used as a value, such as a class token: one for each of its numbers.
+
+    They are loose: a layer that reads them at several positions unites them with those of the other positions. A
+    constant, such as a table of distances, has no neurons.
+    """
+    if isinstance(value, Tensor) and value.is_floating_point():
+        return Neurons(torch.full(value.shape, NONE))
+    if not isinstance(value, Weights):
+        return value
+    numbers, place = np.unique(value.indices[0].numpy(), return_inverse=True)
+    owners = call.builder.owners(numbers)
+    made = call.builder.born(owners[0].removesuffix(".weight") if owners else call.name, len(numbers), loose=True)
+    made[numbers == NONE] = NONE
+    neurons = Neurons(torch.from_numpy(made[place]).reshape(value.shape))
+    attach(call, value, neurons)
+    return neurons
+
+
 def trace_linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weights | None = None) -> Shadow:
-    """Create a neuron for each output; each input feature is one neuron, the same at every position."""
-    known(input, weight)
-    source = call.builder.agree(input.last())
+    """Create a neuron for each output; each input feature is one neuron, the same at every position.
+
+    Of a layer across positions (token mixing) the neurons stay what they are, and all of them share its weights.
+    """
+    input = activation(call, input)
+    known(call, input, weight)
+    try:
+        source = call.builder.agree(input.last())
+    except MixedError as why:
+        rows_M1 = input.ids[..., :1]
+        if not torch.equal(input.ids, rows_M1.expand(input.ids.shape)):
+            raise
+        call.builder.spoil(call.builder.owners(_indices_of(weight, bias)), str(why))
+        return Neurons(rows_M1.expand(call.value.shape))
     into = call.builder.born(call.name, weight.shape[0])
     bind(call, weight, into[:, None], source)
     bind(call, bias, into)
@@ -51,7 +90,7 @@ def trace_linear(call: TracedCall, input: Neurons, weight: Weights, bias: Weight
 
 def addmm(call: TracedCall, bias: Any, input: Neurons, other: Weights, **_: Any) -> Shadow:
     """Follow `bias + x @ w` as a linear layer."""
-    known(input, other)
+    known(call, input, other)
     return trace_linear(call, input, other.transposed(), bias if isinstance(bias, Weights) else None)
 
 
@@ -66,7 +105,7 @@ def conv(
     groups: int = 1,
 ) -> Shadow:
     """Create a neuron for each output channel; a depthwise convolution keeps the neurons of its input channels."""
-    known(input, weight)
+    known(call, input, weight)
     source = call.builder.agree(input.channels())
     channels, per_group = weight.shape[:2]
     if groups == channels == len(source) > 1 and (source >= 0).all():
@@ -92,7 +131,7 @@ def transposed_conv(
     dilation: Any = 1,
 ) -> Shadow:
     """Create a neuron for each output channel of a transposed convolution."""
-    known(input, weight)
+    known(call, input, weight)
     source = call.builder.agree(input.channels())
     channels, per_group = weight.shape[:2]
     into = call.builder.born(call.name, per_group * groups)
@@ -141,18 +180,53 @@ def group_norm(
     return scale_channels(call, input, weight, bias)
 
 
-def rms_norm(call: TracedCall, input: Neurons, normalized_shape: Any, weight: Any = None, *_: Any, **__: Any) -> Shadow:
+def rms_norm(call: TracedCall, input: Any, normalized_shape: Any, weight: Any = None, *_: Any, **__: Any) -> Shadow:
     """Give the scale of a feature to the feature's neuron."""
     return layer_norm(call, input, normalized_shape, weight)
 
 
 def layer_norm(
-    call: TracedCall, input: Neurons, normalized_shape: Any, weight: Any = None, bias: Any = None, *_: Any, **__: Any
+    call: TracedCall, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, *_: Any, **__: Any
 ) -> Shadow:
     """Give scale and shift of a feature to the feature's neuron."""
+    input = activation(call, input)
     if weight is not None:
-        _attach_rows(call, input.ids.reshape(-1, weight.shape.numel()).numpy(), weight, bias)
+        rows_MK = input.ids.reshape(-1, weight.shape.numel()).numpy()
+        try:
+            call.builder.agree(rows_MK, reshaped=False)
+        except MixedError:  # heads that are normalised one by one share the scale, and stay apart
+            call.builder.spoil(
+                call.builder.owners(_indices_of(weight, bias)), "several neurons share one of its numbers"
+            )
+        else:
+            _attach_rows(call, rows_MK, weight, bias)
     return input
+
+
+def recurrent_cell(
+    call: TracedCall,
+    input: Any,
+    start: Any,
+    weight_ih: Any,
+    weight_hh: Weights,
+    bias_ih: Weights | None = None,
+    bias_hh: Weights | None = None,
+) -> Shadow:
+    """Create a neuron for each hidden unit of one step of a recurrent layer, with all its gates."""
+    known(call, input, weight_ih)
+    units_out, units_in = weight_hh.shape
+    units = call.builder.born(call.name, units_in)
+    into = np.tile(units, units_out // units_in)
+    bind(call, weight_ih, into[:, None], call.builder.agree(input.last()))
+    bind(call, weight_hh, into[:, None], units)
+    for bias in (bias_ih, bias_hh):
+        bind(call, bias, into)
+    for leaf in tensor_leaves(start):
+        if isinstance(leaf, Neurons):
+            call.builder.unite(call.builder.agree(leaf.last(), reshaped=False), units)
+        elif isinstance(leaf, Weights):
+            attach(call, leaf, call.across(units, torch.empty(leaf.shape)))
+    return replaced(call.value, lambda state: call.across(units, state))
 
 
 def recurrent(

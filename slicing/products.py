@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from fedpeer.slicing.cells import Ids, MixedError
-from fedpeer.slicing.layers import attach, bind, known, trace_linear
+from fedpeer.slicing.elementwise import united
+from fedpeer.slicing.layers import activation, attach, bind, known, trace_linear
 from fedpeer.slicing.network import NONE
 from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights
 
@@ -22,10 +23,10 @@ from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights
 def matmul(call: TracedCall, a: Any, b: Any) -> Shadow:
     """Follow `x @ w` as a linear layer without bias, and the product of two activations as heads or features."""
     if isinstance(b, Weights):
-        known(a, b)
-        if len(b.shape) != 2:
+        known(call, a, b)
+        if len(b.shape) > 2:
             raise MixedError("it multiplies by a stack of matrices")
-        return trace_linear(call, a, b.transposed())
+        return trace_linear(call, a, b.reshaped(1, -1) if len(b.shape) == 1 else b.transposed())
     if not isinstance(a, Neurons) or not isinstance(b, Neurons) or min(a.ids.dim(), b.ids.dim()) < 2:
         raise MixedError("it is used in a way that slicing does not support")
     lead = np.broadcast_shapes(a.ids.shape[:-2], b.ids.shape[:-2]) or (1,)
@@ -131,7 +132,7 @@ def _linear_einsum(
     """Create a neuron for each combination of the labels that only the weight has."""
     first, second, out = labels
     made = [each for each in second if each not in first]
-    known(input, weight)
+    known(call, input, weight)
     if {*second} - {*summed, *made} or {*first} - {*summed, *out} or not summed:
         raise MixedError("it multiplies by a stack of matrices")
     rest = [each for each in first if each not in summed]
@@ -151,18 +152,21 @@ def dot_product_attention(
 ) -> Shadow:
     """Follow attention of queries (..., T, D), keys (..., S, D) and values (..., S, V), the heads before these two.
 
-    Several heads of queries may share one head of keys and values (grouped queries). A mask that is a parameter belongs
-    to the heads; a mask that is computed from the input belongs to no neuron.
+    Several heads of queries may share one head of keys and values (grouped queries). A mask that is a parameter, or that
+    a layer produced (biases of relative positions), belongs to the heads; a mask that is computed from the input belongs
+    to no neuron.
     """
+    query, key, value = (activation(call, each) for each in (query, key, value))
     if not all(isinstance(each, Neurons) for each in (query, key, value)):
         raise MixedError("it is used in a way that slicing does not support")
-    if isinstance(attn_mask, Neurons) and not call.builder.loose(attn_mask.ids.numpy().ravel()):
-        raise MixedError("its mask is computed from neurons")
     lead = query.ids.shape[:-2]
     q, k, v = (_repeated(each.ids, lead).flatten(0, -3) for each in (query, key, value))
     scores = _product(call, q, k.mT)
+    wide = scores.reshape((*(lead or (1,)), *scores.shape[-2:]))
     if isinstance(attn_mask, Weights):
-        attach(call, attn_mask, Neurons(scores.reshape((*(lead or (1,)), *scores.shape[-2:]))))
+        attach(call, attn_mask, Neurons(wide))
+    elif isinstance(attn_mask, Neurons) and not call.builder.loose(attn_mask.ids.numpy().ravel()):
+        scores = united(call, wide, attn_mask.ids).reshape(scores.shape)
     return Neurons(_product(call, scores, v).reshape(call.value.shape))
 
 
@@ -196,7 +200,7 @@ def multi_head_attention(
     **_: Any,
 ) -> Shadow:
     """Create a neuron for each head of `nn.MultiheadAttention`, and one for each of its outputs."""
-    width, given = embed_dim_to_check, (query, key, value)
+    width, given = embed_dim_to_check, tuple(activation(call, each) for each in (query, key, value))
     if not all(isinstance(each, Neurons) for each in given):
         raise MixedError("it is used in a way that slicing does not support")
     weights = (q_proj_weight, k_proj_weight, v_proj_weight)

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from fedpeer.slicing.cells import MixedError
 from fedpeer.slicing.elementwise import assigned, elementwise, selected, united
 from fedpeer.slicing.layers import (
+    activation,
     addmm,
     batch_norm,
     conv,
@@ -23,6 +24,7 @@ from fedpeer.slicing.layers import (
     group_norm,
     layer_norm,
     recurrent,
+    recurrent_cell,
     rms_norm,
     scale_channels,
     trace_linear,
@@ -69,6 +71,34 @@ def _padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", 
 def _copied(call: TracedCall, _: Any, source: Any, *__: Any) -> Shadow:
     """Follow `x.copy_(source)`."""
     return elementwise(call, source)
+
+
+def _joined(call: TracedCall, join: Callable[..., Any], *args: Any, **kwargs: Any) -> Shadow:
+    """Follow a concatenation: of parameters, of values, or of both, such as a class token before patches."""
+    found = tensor_leaves((args, kwargs))
+    if any(isinstance(each, Neurons) for each in found):
+        args, kwargs = replaced((args, kwargs), partial(activation, call))
+        return _trace_moved(call, join, *args, **kwargs)
+
+    def indices(at: int, leaf: Any) -> Any:
+        if isinstance(leaf, Weights):
+            return leaf.indices[at] if at < len(leaf.indices) else torch.full(leaf.shape, NONE)
+        return torch.full(leaf.shape, NONE) if isinstance(leaf, Tensor) else leaf
+
+    count = max(len(each.indices) for each in found if isinstance(each, Weights))
+    pieces = (replaced((args, kwargs), partial(indices, at)) for at in range(count))
+    return Weights(tuple(join(*its_args, **its_kwargs) for its_args, its_kwargs in pieces))
+
+
+def _complex(call: TracedCall, input: Neurons) -> Shadow:
+    """Unite the two neurons that become real and imaginary part of one number, as rotary positions do."""
+    call.builder.unite(input.ids[..., 0].numpy().ravel(), input.ids[..., 1].numpy().ravel())
+    return Neurons(input.ids[..., 0])
+
+
+def _real_pair(call: TracedCall, input: Neurons) -> Shadow:
+    """Follow a complex number that becomes two real ones of the same neuron."""
+    return Neurons(input.ids[..., None].expand(call.value.shape))
 
 
 def _instead(old: object, new: object, leaf: object) -> object:
@@ -121,11 +151,12 @@ _FUNCTIONS: dict[str, Callable[..., Shadow]] = {
     "copy": _copied,
     "linear": trace_linear,
     "addmm": addmm,
-    **dict.fromkeys(["matmul", "mm", "bmm"], matmul),
+    **dict.fromkeys(["matmul", "mm", "bmm", "mv"], matmul),
     "einsum": einsum,
     "scaled_dot_product_attention": dot_product_attention,
     "multi_head_attention_forward": multi_head_attention,
     **dict.fromkeys(["lstm", "gru", "rnn_tanh", "rnn_relu"], recurrent),
+    **dict.fromkeys(["lstm_cell", "gru_cell", "rnn_tanh_cell", "rnn_relu_cell"], recurrent_cell),
     **dict.fromkeys(["conv1d", "conv2d", "conv3d"], conv),
     **dict.fromkeys(["conv_transpose1d", "conv_transpose2d", "conv_transpose3d"], transposed_conv),
     "embedding": embedding,
@@ -135,6 +166,8 @@ _FUNCTIONS: dict[str, Callable[..., Shadow]] = {
     "rms_norm": rms_norm,
     "glu": _gated,
     "pad": _padded,
+    "view_as_complex": _complex,
+    "view_as_real": _real_pair,
     "prelu": scale_channels,
     **{f"{kind}_pool{d}d": pooled for kind in ("max", "avg", "lp", "adaptive_max", "adaptive_avg") for d in (1, 2, 3)},
     "max_pool2d_with_indices": pooled,
@@ -151,16 +184,21 @@ _ELEMENTWISE = _words("""
     square sub subtract tanh tanhshrink threshold tril triu true_divide truediv where xlogy xor
 """)
 
+_JOINS = _words("cat concat concatenate hstack stack vstack")
+
 _MOVES = _words("""
-    H T cat channel_shuffle chunk concat concatenate data expand expand_as flatten flip gather hsplit hstack
-    index_select mH mT movedim narrow permute pixel_shuffle pixel_unshuffle ravel real repeat repeat_interleave reshape
-    roll select split split_with_sizes squeeze stack swapaxes swapdims t take_along_dim tensor_split tile transpose
-    unbind unflatten unsqueeze view view_as vsplit vstack
+    H T channel_shuffle chunk data expand expand_as flatten flip gather hsplit index_select mH mT movedim narrow
+    permute pixel_shuffle pixel_unshuffle ravel real repeat repeat_interleave reshape roll select split
+    split_with_sizes squeeze swapaxes swapdims t take_along_dim tensor_split tile transpose unbind unflatten
+    unsqueeze view view_as vsplit
 """)
 
 _REDUCTIONS = _words("""
     amax amin logsumexp max mean median min norm std sum var
 """)
+
+#: Functions that take the shape of their second argument.
+_SHAPED = _words("expand_as view_as")
 
 #: Functions that change the type of their first argument, perhaps to the type of another argument.
 _CASTS = _words("to type type_as")
@@ -199,6 +237,10 @@ def call_function(call: TracedCall, name: str, function: Callable[..., Any], arg
         return None
     if name in _CASTS:
         return args[0] if isinstance(args[0], (Neurons, Weights)) else None
+    if name in _JOINS:
+        return _joined(call, function, *args, **kwargs)
+    if name in _SHAPED and isinstance(args[0], Weights):
+        args = (args[0], *call.args[1:])  # the other tensor gives its shape only
     if name in _MOVES:
         return _trace_moved(call, function, *args, **kwargs)
     if name in _ELEMENTWISE:

@@ -98,7 +98,7 @@ def fresh(call: TracedCall) -> Shadow:
     """Create loose neurons for each floating-point tensor that an unknown operation returned."""
 
     def one(value: Any) -> Shadow:
-        if not isinstance(value, Tensor) or not value.is_floating_point():
+        if not isinstance(value, Tensor) or not (value.is_floating_point() or value.is_complex()):
             return None
         ids = call.builder.born(call.name, value.numel(), loose=True)
         return Neurons(torch.from_numpy(ids).reshape(value.shape))

@@ -484,6 +484,18 @@ def test_a_simulation_may_compare_a_slices_own_gossip_with_other_methods() -> No
     assert problems_of(together) == []
 
 
+def test_outer_steps_and_drift_are_in_the_way_of_each_other_in_one_slice_only() -> None:
+    settings = stepping()
+    other = {"depends_on": ["core"], "neurons": {"hidden1": 2}, "members": ["peer1", "peer2"], "gossip": {"drift": 0.1}}
+    settings["partial_models"]["other"] = other
+    assert not refusals(settings)
+    (problem,) = refusals({**settings, "learning": {"outer": "sgd"}})
+    assert problem.path == ("partial_models", "other", "gossip", "drift")
+    other["outer"] = "sgd"
+    (problem,) = refusals(settings)
+    assert problem.path == ("partial_models", "other", "outer")
+
+
 def test_an_outer_optimizer_is_refused_where_it_is_written() -> None:
     (problem,) = refusals(stepping(learning={"algorithm": "fedavg"}))
     assert problem.path == ("partial_models", "core", "outer")

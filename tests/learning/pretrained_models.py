@@ -49,6 +49,7 @@ def _model(name: str) -> nn.Module:
     ends = {"bos_token_id": 2, "eos_token_id": 3}
     made: Mapping[str, Any] = {
         "bert": lambda: _named("BertModel", tf.BertConfig(**_ALIKE, **_WIDE)),
+        "bert-masked": lambda: _named("BertForMaskedLM", tf.BertConfig(**_ALIKE, **_WIDE)),
         "roberta": lambda: _named("RobertaForSequenceClassification", tf.RobertaConfig(**_ALIKE, **_WIDE)),
         "distilbert": lambda: _named("DistilBertForSequenceClassification", tf.DistilBertConfig(**_ALIKE, **distil)),
         "gpt2": lambda: _named("GPT2LMHeadModel", tf.GPT2Config(**gpt2, **ends)),
@@ -71,7 +72,7 @@ def saved_model(name: str, folder: Path) -> Path:
     model.save_pretrained(folder / name)
     words = Tokenizer(models.WordLevel({word: i for i, word in enumerate([*SPECIAL, *WORDS])}, unk_token="[UNK]"))
     words.pre_tokenizer = pre_tokenizers.Whitespace()
-    if name in ("bert", "roberta", "distilbert"):
+    if name in ("bert", "bert-masked", "roberta", "distilbert"):
         words.post_processor = processors.TemplateProcessing(
             single="[CLS] $A [SEP]", special_tokens=[("[CLS]", 2), ("[SEP]", 3)]
         )

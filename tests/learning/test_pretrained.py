@@ -188,6 +188,25 @@ def test_peft_loads_what_is_exported(models: Path, name: str, task: Task, tmp_pa
         torch.testing.assert_close(module(x), answers(theirs, x, padding), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(("name", "settings"), [("bert-masked", ",lora=2"), ("roberta", ",lora=2,targets=query+dense")])
+def test_what_the_folder_does_not_have_is_trained_and_gets_no_adapter(
+    models: Path, name: str, settings: str, tmp_path: Path
+) -> None:
+    """A pooler is not in the folder of a masked language model; layers of a classifier may be called like others."""
+    peft = pytest.importorskip("peft", reason="the package peft is missing")
+    folder = models / name
+    if name == "bert-masked":
+        folder = saved_model(name, tmp_path)
+    module = with_effect(built(folder, settings))
+    new = [p for n, p in module.named_parameters() if "pooler" in n or "classifier" in n]
+    assert all(each.requires_grad for each in new)
+    assert not any("classifier" in each for each in adapters_in(module))
+    export_adapter(module, "classification", tmp_path / "adapter")
+    theirs = peft.PeftModel.from_pretrained(from_library(folder, "classification", name), tmp_path / "adapter").eval()
+    with torch.no_grad():
+        torch.testing.assert_close(module(tokens()), answers(theirs, tokens(), 0), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("name", "head"), [("bert", "classifier"), ("distilbert", "pre_classifier"), ("llama", "score")]
 )
@@ -307,6 +326,16 @@ class TestMistakes:
         )  # fmt: skip
         with pytest.raises(NetworkError, match=r"takes text, and wards has features.*text=NAME"):
             build_network(parse_choice(f"hf:{models / 'bert'}"), numbers, 2, Draws(0), _no_code, build_pretrained)
+
+    def test_a_model_that_sees_what_it_is_to_predict(self, models: Path) -> None:
+        with pytest.raises(NetworkError, match=r"sees the tokens after the one.*a causal language model"):
+            built(models / "bert", "", "next-token")
+
+    def test_a_model_of_images(self, tmp_path: Path) -> None:
+        (tmp_path / "config.json").write_text('{"model_type": "vit"}')
+        (tmp_path / "model.safetensors").touch()
+        with pytest.raises(NetworkError, match=r"\(vit\) does not read text"):
+            built(tmp_path)
 
     def test_another_model_than_the_digest_names(self, models: Path) -> None:
         with pytest.raises(NetworkError, match="not the one that this network was trained with"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -211,10 +212,20 @@ def test_parameters_are_frozen_by_name_by_module_and_by_pattern() -> None:
         freeze(module, ["2.weigth"])
 
 
-def test_weights_that_are_computed_anew_are_not_taken_for_one_another() -> None:
+def test_weights_that_are_computed_anew_have_no_adapter_and_are_not_taken_for_one_another() -> None:
     """A parametrization makes another tensor at each access, which may have the memory address of the previous one."""
     module = nn.Sequential(*(nn.Linear(4, 4) for _ in range(8)))
-    for layer in module:
+    for layer in list(module)[:7]:
         nn.utils.parametrizations.weight_norm(layer)
-    adapted = adapt(module, ["*"], 2, 1.0)
-    assert [type(layer) for layer in adapted.children()] == [Adapted] * 8
+    with pytest.raises(NetworkError, match="0 computes its weight from other parameters"):
+        adapt(module, ["*"], 2, 1.0)
+    adapted = adapt(module, ["7"], 2, 1.0)
+    assert [isinstance(layer, Adapted) for layer in adapted.children()] == [False] * 7 + [True]
+
+
+def test_an_adapted_layer_has_the_attributes_of_the_layer() -> None:
+    adapted: Any = adapt(nn.Conv2d(2, 3, 3, padding=1), [""], 2, 1.0)
+    assert (adapted.out_channels, adapted.padding) == (3, (1, 1))
+    assert copy.deepcopy(adapted).out_channels == 3
+    with pytest.raises(AttributeError, match="out_features"):
+        _ = adapted.out_features

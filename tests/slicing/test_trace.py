@@ -205,11 +205,52 @@ def test_one_number_for_all_inputs_makes_no_one_neuron_of_them() -> None:
     assert {part.name: part.size for part in network.parts} == {"input": 3, "1": 4}
 
 
-def test_a_linear_layer_across_positions_is_no_layer_of_neurons() -> None:
+def test_a_linear_layer_across_positions_is_no_layer_of_neurons_and_keeps_those_of_its_input() -> None:
     module = nn.Sequential(nn.Conv1d(2, 4, 1), nn.Linear(6, 3), nn.Flatten(), nn.Linear(12, 2))
     network = trace(module, torch.zeros(2, 2, 6))
     assert {tensor.module for tensor in network.tensors if tensor.unsliceable} == {"1"}
-    assert {part.name: part.size for part in network.parts} == {"input": 2, "0": 4, "1": 12, "3": 2}
+    assert {part.name: part.size for part in network.parts} == {"input": 2, "0": 4, "3": 2}
+
+
+def test_a_weight_that_leads_back_and_one_that_is_computed_are_marked() -> None:
+    class Odd(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tied, self.body, self.head = nn.Parameter(torch.randn(7, 5)), nn.Linear(5, 6), nn.Linear(6, 2)
+            self.a, self.b = nn.Parameter(torch.randn(6, 2)), nn.Parameter(torch.randn(2, 5))
+
+        def forward(self, x: Tensor) -> Tensor:
+            x = torch.relu(x @ self.tied.T) @ self.tied
+            x = nn.functional.linear(x, self.body.weight + self.a @ self.b)
+            result: Tensor = self.head(x)
+            return result
+
+    network = trace(Odd(), torch.ones(2, 5))
+    reasons = {tensor.name: tensor.unsliceable for tensor in network.tensors if tensor.unsliceable}
+    assert reasons["tied"] == "it is used in both directions"
+    assert reasons["body.weight"] == "a weight is computed from it"
+    assert {"a", "b"} < set(reasons)
+    assert {"head.weight", "head.bias"}.isdisjoint(reasons)
+
+
+def test_heads_that_are_normalised_by_one_scale_stay_apart() -> None:
+    class Scaled(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.q, self.k, self.v, self.o = (nn.Linear(5, 8) for _ in range(4))
+            self.norm = nn.RMSNorm(4)
+            self.head = nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            q, k, v = (layer(x).unflatten(-1, (2, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+            mixed = nn.functional.scaled_dot_product_attention(self.norm(q), self.norm(k), v)
+            result: Tensor = self.head(mixed.transpose(1, 2).flatten(2))
+            return result
+
+    network = trace(Scaled(), torch.randn(2, 3, 5))
+    reasons = {tensor.name: tensor.unsliceable for tensor in network.tensors if tensor.unsliceable}
+    assert reasons["norm.weight"] == "several neurons share one of its numbers"
+    assert {part.name: part.size for part in network.parts} == {"input": 5, "q": 2, "head": 3}
 
 
 def test_what_the_example_happens_to_mask_is_no_constant() -> None:

@@ -326,6 +326,77 @@ class Single(nn.Module):
         return result
 
 
+class Patches(nn.Module):
+    """A class token before patches, rotary positions as complex numbers, biases of relative positions, latents."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patch = nn.Conv2d(2, 8, 2, 2)
+        self.token = nn.Parameter(torch.randn(1, 1, 8))
+        self.norm = RootMeanSquare(8)
+        self.q, self.k, self.v, self.o = (nn.Linear(8, 8) for _ in range(4))
+        self.each = nn.LayerNorm(4, elementwise_affine=False)
+        self.near = nn.Linear(1, 2)
+        self.latents = nn.Embedding(3, 8)
+        self.reader = nn.MultiheadAttention(8, 4, batch_first=True)
+        self.asks = nn.Parameter(torch.randn(8))
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.patch(x).flatten(2).mT
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1)
+        h = self.norm(x)
+        q, k, v = (layer(h).unflatten(-1, (2, 4)).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        turn = torch.polar(torch.ones(5, 2), torch.arange(5)[:, None] / 10.0 ** torch.arange(2)).to(torch.complex128)
+        q, k = (
+            torch.view_as_real(torch.view_as_complex(self.each(a).double().unflatten(-1, (2, 2))) * turn).flatten(-2)
+            for a in (q, k)
+        )
+        ahead = (torch.arange(5)[:, None, None] - torch.arange(5)[:, None]).to(v)
+        mixed = F.scaled_dot_product_attention(q.to(v), k.to(v), v, self.near(ahead).permute(2, 0, 1)[None])
+        x = x + self.o(mixed.transpose(1, 2).flatten(2))
+        latents = self.latents.weight[None].expand(len(x), -1, -1)
+        read = latents + self.reader(latents, x, x)[0]
+        result: Tensor = self.head(((read @ self.asks).softmax(-1)[..., None] * read).sum(1))
+        return result
+
+
+class Generator(nn.Module):
+    """Units that become the pixels of channels, and channels that become pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.widen = nn.Linear(5, 4 * 9)
+        self.norm = nn.BatchNorm2d(4)
+        self.up = nn.ConvTranspose2d(4, 12, 2, 2)
+        self.last = nn.Conv2d(3, 2, 3)
+        self.head = nn.Linear(2, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = F.relu(self.norm(self.widen(x).view(-1, 4, 3, 3)))
+        result: Tensor = self.head(self.last(F.pixel_shuffle(self.up(x), 2)).relu().mean((2, 3)))
+        return result
+
+
+class Cells(nn.Module):
+    """Recurrent cells in a loop; the first state of one is learned."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.LSTMCell(3, 5), nn.GRUCell(5, 4)
+        self.start = nn.Parameter(torch.randn(5))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, g = self.start.expand(len(x), 5), torch.zeros(len(x), 4).to(x)
+        c = torch.zeros_like(h)
+        for now in x.unbind(1):
+            h, c = self.first(now, (h, c))
+            g = self.second(h, g)
+        result: Tensor = self.head(g)
+        return result
+
+
 class Branching(nn.Module):
     """A module whose forward pass depends on the values and writes into a tensor."""
 
@@ -501,6 +572,13 @@ ZOO = {
         {"input": 2, "0": 6, "2": 2, "5": 3},
         same=((0, 1), (-1, -2)),
     ),
+    "patches": Specimen(
+        Patches,
+        (2, 4, 4),
+        {"input": 2, "patch": 8, "q": 2, "latents": 8, "reader": 4, "asks": 1, "head": 3},
+    ),
+    "generator": Specimen(Generator, (5,), {"input": 5, "widen": 4, "up": 3, "last": 2, "head": 3}),
+    "cells": Specimen(Cells, (4, 3), {"input": 3, "first": 5, "second": 4, "head": 2}),
     "masked": Specimen(Masked, (4, 5), {"input": 5, "first": 8, "second": 6, "third": 4, "head": 3}),
     "siamese": Specimen(Siamese, (8,), {"input": 4, "body.0": 6, "head": 2}),
 }
