@@ -152,9 +152,9 @@ def dot_product_attention(
 ) -> Shadow:
     """Follow attention of queries (..., T, D), keys (..., S, D) and values (..., S, V), the heads before these two.
 
-    Several heads of queries may share one head of keys and values (grouped queries). A mask that is a parameter, or that
-    a layer produced (biases of relative positions), belongs to the heads; a mask that is computed from the input belongs
-    to no neuron.
+    Several heads of queries may share one head of keys and values (grouped queries). A mask that is a parameter, or
+    that a layer produced (biases of relative positions), belongs to the heads; a mask that is computed from the input
+    belongs to no neuron.
     """
     query, key, value = (activation(call, each) for each in (query, key, value))
     if not all(isinstance(each, Neurons) for each in (query, key, value)):
