@@ -119,10 +119,12 @@ def _explained(claims: Sequence[Mapping[str, Any]], tests: int) -> str:
     corrected = f", corrected for the {tests} tests of this page (Holm)" if tests > 1 else ""
     held = f"by a two-sided t-test at {100 * ALPHA:.0f} %, paired over seeds{corrected}"
     first = ", after the mean where a median is shown" if any("(mean " in each["words"] for each in claims) else ""
+    alike = any(" in each run" in each["words"] for each in claims if each.get("tested"))
     sentences = [
         f"*Held*: the numbers favour the claim beyond noise, {held}.",
         "*Within noise*: they favour it, but not so clearly." if any(each.get("noise") for each in claims) else "",
         f"In brackets: 95 % intervals of the mean over seeds, each by itself{first}.",
+        "In each run: all have the same difference, of which p is that of the sign test, 2^(1 - runs)." if alike else "",
         "p is the corrected one." if any("; p = " in each["words"] for each in claims) else "",
     ]
     return " ".join(filter(None, sentences))

@@ -183,6 +183,7 @@ def test_two_runs_that_agree_by_chance_are_within_noise() -> None:
     (one,) = verdicts(of(cell("A", (0.903, 0.813)), cell("B", (0.9, 0.81))), A_ABOVE_B)
     assert (one["held"], one["noise"]) == (False, True)
     assert one["words"].startswith("+0.30 points in each run")
+    assert "that of the sign test" in claims_table([one]), "no page calls it a t-test"
 
 
 def test_a_difference_has_the_unit_of_its_column() -> None:
