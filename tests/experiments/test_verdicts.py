@@ -125,7 +125,9 @@ def test_a_claim_that_cannot_be_tested_corrects_no_other() -> None:
         True,
         "B did not come so far in all runs",
     )
-    assert "tests of this page" not in claims_table([untested, beside])
+    text = claims_table([untested, beside])
+    assert "tests of this page" not in text
+    assert "Claims without a test: 1;" in text
 
 
 def test_claims_are_corrected_for_how_many_the_page_has() -> None:
