@@ -126,7 +126,9 @@ def _explained(claims: Sequence[Mapping[str, Any]], tests: int) -> str:
         f"Claims without a test: {counts}; they count what these runs had, such as bytes." if counts else "",
         "*Within noise*: they favour it, but not so clearly." if any(each.get("noise") for each in claims) else "",
         f"In brackets: 95 % intervals of the mean over seeds, each by itself{first}.",
-        "In each run: all have the same difference, of which p is that of the sign test, 2^(1 - runs)." if alike else "",
+        "In each run: all have the same difference, of which p is that of the sign test, 2^(1 - runs)."
+        if alike
+        else "",
         "p is the corrected one." if any("; p = " in each["words"] for each in claims) else "",
     ]
     return " ".join(filter(None, sentences))
