@@ -140,7 +140,9 @@ the data on; *a peer* is how much the peak grows, beside the line before, for ea
         """\
 At the end of a round, in MB, by what the kernel says of each process and each mapped file. *Libraries* are the leading
 process with everything imported and nothing loaded; *workers' own* is the same of its workers, with what they need to
-train a block. Files hold two sides of whatever is trained, and count with the pages that were touched.""",
+train a block. Files hold two sides of whatever is trained, and count with the pages that were touched. Parameters and
+states that may exceed 1 GiB, as those of 10,000 peers, are released ([simulate.md](../simulate.md#memory)): there is
+nothing of them at the end.""",
         _table(["method", "peers", *rows[0]["parts"]], [_parts(each) for each in rows]),
         f"```console\n$ {COMMAND}\n```",
         *_missing(rows),

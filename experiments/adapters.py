@@ -90,7 +90,9 @@ ADAPTERS = Experiment(
         _better("adapters of one's own are better than the model as it is", _OWN, _BASE),
         _better("one common adapter is better than one's own", _COMMON, _OWN),
         _better("first factors in common, second ones of one's own are better than one's own", _PARTIAL, _OWN),
-        _better("... and better than one common adapter", _PARTIAL, _COMMON),
+        _better(
+            "first factors in common, second ones of one's own are better than one common adapter", _PARTIAL, _COMMON
+        ),
         _better("second factors by genre are better than one common adapter", _BY_GENRE, _COMMON),
     ),
     notes=(

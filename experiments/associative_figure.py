@@ -70,7 +70,7 @@ FIG27 = Figure(
     notes=(
         "Which of the three classes of patterns two peers complete otherwise is open in the paper. By default it is "
         "the first, whose patterns overlap with those of the third; --dataset associative,changed=1 takes the second, "
-        "which has coordinates of its own. Then the paper's picture comes out from 30 mini-batches on: all levels up "
-        "to 300 are at 100 %, and averaging everything is below."
+        "which has coordinates of its own. Then from 30 mini-batches on all levels up to 300 are at 100 %, and "
+        "averaging everything is below, as in the paper; but none of these levels is best, as 300 and 350 are there."
     ),
 )

@@ -130,7 +130,7 @@ MESSAGE_LOSS = Figure(
             most=0.1,
         ),
         highest(
-            "At 30 % the rounds of those who wait take longer than of those who do not",
+            "At 30 % the rounds of synchronous push-sum take longer than those of asynchronous push-sum",
             [_lost(_WAITING, 30)],
             [_lost(_EAGER, 30)],
             "seconds",

@@ -127,7 +127,7 @@ FIG19 = Figure(
             most=-0.5,
         ),
         falls(
-            "0: the number of peers does not matter, within a point",
+            "0: 16 peers are as good as 4, within a point",
             labelled("0", _PEERS, 4),
             labelled("0", _PEERS, 16),
             PM,

@@ -83,7 +83,7 @@ PRETRAINED = Experiment(
     claims=(
         _better("adapters of one's own are better than a classifier alone", _OWN, _HEAD),
         _better("adapters in common are better than one's own", _COMMON, _OWN),
-        _better("... and better than all in common, the classifier too", _COMMON, _ALL),
+        _better("adapters in common are better than all in common, the classifier too", _COMMON, _ALL),
         _better("first factors in common, second ones of one's own are better than one's own", _PARTIAL, _OWN),
     ),
     notes=(

@@ -1,9 +1,9 @@
 """Verdicts on an experiment's claims, and their table on a page. Pure.
 
 A claim holds if the numbers favour it beyond noise: its two-sided test, paired over the runs, is significant at 5 %
-after Holm's correction for all tests of the page. A single run cannot be told from noise, so it is not judged. Numbers
-of bytes are counted, not estimated, and so have no test; nor has a claim that a goal was reached in all runs: a method
-that reached it where another did not is favoured within noise.
+after Holm's correction for all tests of the page. A single run cannot be told from noise, so it is not judged. Bytes of
+a round are counted, not estimated, and so have no test; nor has a claim that hidden groups were found, or that a goal
+was reached in all runs: a method that reached it where another did not is favoured within noise.
 """
 
 from __future__ import annotations
@@ -119,10 +119,16 @@ def _explained(claims: Sequence[Mapping[str, Any]], tests: int) -> str:
     corrected = f", corrected for the {tests} tests of this page (Holm)" if tests > 1 else ""
     held = f"by a two-sided t-test at {100 * ALPHA:.0f} %, paired over seeds{corrected}"
     first = ", after the mean where a median is shown" if any("(mean " in each["words"] for each in claims) else ""
+    counts = sum(each["held"] is not None and not each.get("tested") for each in claims)
+    alike = any(" in each run" in each["words"] for each in claims if each.get("tested"))
     sentences = [
         f"*Held*: the numbers favour the claim beyond noise, {held}.",
+        f"Claims without a test: {counts}; they count what these runs had, such as bytes." if counts else "",
         "*Within noise*: they favour it, but not so clearly." if any(each.get("noise") for each in claims) else "",
         f"In brackets: 95 % intervals of the mean over seeds, each by itself{first}.",
+        "In each run: all have the same difference, of which p is that of the sign test, 2^(1 - runs)."
+        if alike
+        else "",
         "p is the corrected one." if any("; p = " in each["words"] for each in claims) else "",
     ]
     return " ".join(filter(None, sentences))

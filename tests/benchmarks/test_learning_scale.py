@@ -15,6 +15,10 @@ def test_the_page_is_made_of_what_was_measured() -> None:
     rows = ordered(json.loads((FOLDER / f"{NAME}.json").read_text(encoding="utf-8")))
     facts = written.rstrip("\n").split("\n\n")[-1]
     assert page(rows, facts) == written
+    today = list(_named({"leader": 0, "others": 0}, libraries=0))
+    assert all(list(row["parts"]) == today for row in rows), (
+        "a command that measures some anew writes these beside them"
+    )
 
 
 def test_a_mapped_file_counts_by_its_name(tmp_path: Path) -> None:

@@ -164,6 +164,21 @@ def test_files_of_the_repository_are_there(page: Path) -> None:
     assert [each for each in named_there if not (ROOT / each).exists()] == []
 
 
+def test_what_shows_a_fault_again_is_among_the_tests() -> None:
+    """Each test of the track record has files that exist, and words that stand there; scenarios are named elsewhere."""
+    rows = (ROOT / "docs" / "track-record.md").read_text(encoding="utf-8")
+    found = [shlex.split(each) for each in re.findall(r"`((?:pytest|tests/)[^`]*)`", rows)]
+    assert len(found) > 200
+    for words in found:
+        places = [ROOT / each.partition("::")[0] for each in words if each.startswith("tests/")]
+        assert all(each.exists() for each in places), words
+        files = [path for each in places for path in ([each] if each.is_file() else each.rglob("*.py"))]
+        text = "".join(path.name + path.read_text(encoding="utf-8") for path in files).lower()
+        chosen = re.findall(r"[^\s()]+", words[words.index("-k") + 1]) if "-k" in words else []
+        if "tests/faults/test_sabotage.py" not in words:
+            assert all(each in ("and", "or", "not") or each.lower() in text for each in chosen), words
+
+
 def test_every_form_is_on_the_page_of_the_wire() -> None:
     text = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
     assert [form for form in (*FORMS, *PACKERS) if not re.search(rf"`[./]*{form}[:`]", text)] == []

@@ -125,7 +125,9 @@ def test_a_claim_that_cannot_be_tested_corrects_no_other() -> None:
         True,
         "B did not come so far in all runs",
     )
-    assert "tests of this page" not in claims_table([untested, beside])
+    text = claims_table([untested, beside])
+    assert "tests of this page" not in text
+    assert "Claims without a test: 1;" in text
 
 
 def test_claims_are_corrected_for_how_many_the_page_has() -> None:
@@ -183,6 +185,7 @@ def test_two_runs_that_agree_by_chance_are_within_noise() -> None:
     (one,) = verdicts(of(cell("A", (0.903, 0.813)), cell("B", (0.9, 0.81))), A_ABOVE_B)
     assert (one["held"], one["noise"]) == (False, True)
     assert one["words"].startswith("+0.30 points in each run")
+    assert "that of the sign test" in claims_table([one]), "no page calls it a t-test"
 
 
 def test_a_difference_has_the_unit_of_its_column() -> None:

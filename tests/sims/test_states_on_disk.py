@@ -196,7 +196,7 @@ def test_memory_is_foretold_as_it_was_measured() -> None:
     """The measurements are the cells of docs/results/learning-scale.md."""
     path = Path(__file__).parents[2] / "docs" / "results" / "learning-scale.json"
     for row in json.loads(path.read_text(encoding="utf-8")):
-        states = sum(row["parts"][part] for part in ("parameters", "optimiser", "clients' states and updates"))
+        states = sum(row["parts"][part] for part in ("parameters", "peers' states and updates"))
         many = row["peers"] == 10_000  # their states are given back at the end of a round, so this is only a bound
         told = memory_of(row["peers"], workers=2, inputs=70_000 * 784 * 4, states=10**12 if many else states)
         if many:
