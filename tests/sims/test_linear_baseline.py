@@ -55,7 +55,9 @@ def test_a_class_for_nearly_each_row_gives_no_warning_of_another_library(tmp_pat
     options = {"dataset": f"csv:{tmp_path / 'ward.csv'},label=who", "peers": 2, "split": "iid"}
     federation = Federation.model_validate({"simulation": options})
     made = build_world(federation, load_dataset(federation.simulation.dataset), 0)
-    assert all(len(set(made.held(peer).train_y)) > len(made.held(peer).train_y) / 2 for peer in (0, 1)), "classes for more than half of the rows"
+    assert all(len(set(made.held(peer).train_y)) > len(made.held(peer).train_y) / 2 for peer in (0, 1)), (
+        "classes for more than half of the rows"
+    )
     found = linear_scores(made)
     assert found is not None
     assert len(found) == 2

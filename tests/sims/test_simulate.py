@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from fedpeer.algorithms.answer_metrics import ece, f1
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
@@ -470,6 +471,12 @@ def test_a_users_function_that_fails_is_the_users_mistake() -> None:
         build_world(options, load_dataset(options.simulation.dataset), 0)
 
 
+def test_a_mistake_of_one_of_several_algorithms_names_it() -> None:
+    options = replace(request(), methods=tuple(map(parse_choice, ("fedavg", "fedprox,mu=-1", "ditto"))))
+    with pytest.raises(AlgorithmError, match="^fedprox: mu = -1: write 0 or more"):
+        prepare_simulation(options)
+
+
 @pytest.mark.parametrize(
     ("settings", "methods", "words"),
     [
@@ -531,7 +538,7 @@ def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path)
     assert results.state_dict("full-averaging", "peer2")["0.weight"].shape == (8, 4)
     with pytest.raises(KeyError, match=r'no peer "north" in .*; there are peer1, peer2'):
         results.state_dict("full-averaging", "north")
-    with pytest.raises(FileNotFoundError, match="run it with simulation.validation"):
+    with pytest.raises(FileNotFoundError, match=r"run it with simulation\.validation"):
         results.state_dict("full-averaging", "peer2", best=True)
 
 
