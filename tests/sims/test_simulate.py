@@ -473,7 +473,7 @@ def test_a_users_function_that_fails_is_the_users_mistake() -> None:
 
 def test_a_mistake_of_one_of_several_algorithms_names_it() -> None:
     options = replace(request(), methods=tuple(map(parse_choice, ("fedavg", "fedprox,mu=-1", "ditto"))))
-    with pytest.raises(AlgorithmError, match="^fedprox: mu = -1: write 0 or more"):
+    with pytest.raises(AlgorithmError, match=r"^fedprox: mu = -1: write 0 or more"):
         prepare_simulation(options)
 
 
