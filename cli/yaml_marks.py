@@ -24,6 +24,10 @@ from fedpeer.config.problems import ConfigError, ConfigProblem, Path, found_text
 FILE_BYTES_MAX = 1024 * 1024
 #: Most levels of nesting. The deepest setting is at level 5; the bound keeps recursion over values shallow.
 _DEPTH_MAX = 32
+#: Tags of keys that are names.
+_TEXT_TAGS = (":str", ":merge", ":timestamp")
+#: Where keys are names of classes, which in many tables are 0 and 1: they are taken as they are written.
+_CLASSES: Path = ("learning", "class_weights")
 #: Resolves and converts single plain scalars, without state between them.
 _SCALARS = YAML(typ="safe", pure=True)
 
@@ -154,7 +158,8 @@ def _mapping(node: MappingNode, path: Path, marks: YamlMarks) -> dict[str, Any]:
     for key_node, value_node in node.value:
         key = key_node.value
         place = _mark(key_node)
-        if not isinstance(key_node, ScalarNode) or not str(key_node.tag).endswith((":str", ":merge", ":timestamp")):
+        tags = _TEXT_TAGS if path != _CLASSES else (*_TEXT_TAGS, ":int", ":float", ":bool")
+        if not isinstance(key_node, ScalarNode) or not str(key_node.tag).endswith(tags):
             text = "a list or a mapping cannot name a setting; write a name"
             if isinstance(key_node, ScalarNode):
                 name = found_text(key)

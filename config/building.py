@@ -96,7 +96,7 @@ def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
         ChoiceError: unknown name or setting. The returned function raises AlgorithmError if the settings do not fit.
     """
     if choice.name != "python":
-        return call_choice(choice, ALGORITHMS, "algorithm")
+        return partial(_named, choice.name, call_choice(choice, ALGORITHMS, "algorithm"))
     name, settings = own_function(choice)
     own = load(name)
 
@@ -116,6 +116,15 @@ def _maker(choice: Choice, load: Loader) -> Callable[[TrainingContext], Any]:
         return made  # type: ignore[no-any-return]
 
     return built
+
+
+def _named(name: str, make: Callable[[TrainingContext], Any], context: TrainingContext) -> Any:
+    """Build an algorithm; its mistakes name it, because a comparison has several."""
+    try:
+        return make(context)
+    except AlgorithmError as problem:
+        text = str(problem)
+        raise AlgorithmError(text if text.startswith((name, "learning.")) else f"{name}: {text}") from None
 
 
 def left_out(

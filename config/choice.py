@@ -130,6 +130,12 @@ def from_data(found: object) -> Choice:
         return Choice(name, inside, {})
     if callable(found) and hasattr(found, "__name__"):
         raise ChoiceError(f"found a Python object; write its name, python:{found.__module__}:{found.__name__}")
+    if isinstance(found, Mapping) and found:
+        names = list(map(str, found))
+        raise ChoiceError(
+            f"found {', '.join(names)}, and a choice is one name; write its settings inside it, "
+            f"{{{names[0]}: {{key: value}}}}"
+        )
     raise ChoiceError(f"{_shown(found)} is not a choice; write name, name:value or {{name: {{key: value}}}}")
 
 
@@ -318,4 +324,6 @@ def _converted(value: Any, wanted: Any, place: str) -> Any:
         if not math.isfinite(number):
             raise ChoiceError(f"{place} = {value}: write a finite number")
         return int(number) if wanted is int else number
+    if isinstance(value, (list, tuple, Mapping)):
+        raise ChoiceError(f"{place}: found {value!r:.80}; write one value, as text")
     return str(value)

@@ -162,6 +162,8 @@ _CALLED: tuple[Path, ...] = (
     ("learning", "privacy"),
     ("gossip", "privacy"),
 )
+#: Settings of choices that must be above 0, and that nothing else checks before a run has trained or measured.
+_POSITIVE = frozenset({("uniform", "half_width"), ("ece", "bins")})
 #: Settings of a partial model, and the paths from whose registries they are chosen.
 _OF_SLICES: tuple[tuple[Path, Path], ...] = (
     (("gossip", "topology"), ("gossip", "topology")),
@@ -236,6 +238,9 @@ def choice_problem(path: Path, choice: Choice) -> ConfigProblem | None:
             pretrained_network(choice)
         else:
             bound = bind_settings(choice, function)
+            for name, value in bound.items():
+                if (choice.name, name) in _POSITIVE and value <= 0:
+                    raise ChoiceError(f"{choice.name}: {name} = {value:g}: write a number above 0")
             a_table = path == ("simulation", "dataset") and choice.name in TABLES
             if a_table and not {"label", "labels", "text"} & set(bound):
                 raise ChoiceError(f'"{choice.name}" needs label; write {choice.name}:FILE,label=NAME')
@@ -256,11 +261,13 @@ def _optimizer(choice: Choice) -> Iterator[ConfigProblem]:
         )
         return
     known = OPTIMIZERS[choice.name].split()
-    for name in choice.settings:
+    for name, value in choice.settings.items():
         if name not in known:
             yield ConfigProblem(
                 path, f'"{choice.name}" has no setting "{found_text(name)}"; {nearest_name(name, known)}'
             )
+        elif name != "lr" and str(value).lstrip("+-").lower() in ("nan", "inf", "infinity"):
+            yield ConfigProblem(path, f"{choice.name}: {name} = {found_text(value)}: write a finite number")
     rate = choice.settings.get("lr", choice.value)
     if rate is not None:
         try:

@@ -181,7 +181,7 @@ def assemble(
         assert choice is not None
         module = build_network(choice, shape, outputs, Draws(seed), load, pretrained)
     module = prepared(module, learning, Draws(seed), trained)
-    _check_outputs(module, shape, outputs)
+    _check_outputs(module, shape, outputs, loss)
     _check_rule(module, loss, shape)
     map_n = trace(module, shape.example())
     # Pretrained parameters begin as they were loaded, and adapters as they were made: without effect.
@@ -373,7 +373,7 @@ def build_network(
     return module
 
 
-def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
+def _check_outputs(module: nn.Module, shape: DataShape, outputs: int, loss: Loss) -> None:
     if any(isinstance(each, torch.jit.ScriptModule) for each in module.modules()):
         raise NetworkError("the network is TorchScript, which cannot be traced; take the nn.Module that it was made of")
     module.eval()
@@ -399,6 +399,13 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int) -> None:
         raise NetworkError(f"the network's output for two examples has shape {found}; it must be {wanted}")
     if not returned.is_floating_point():
         raise NetworkError(f"the network's output is {returned.dtype}; it must be torch.float32, as logits are")
+    if loss.name == "cross-entropy" and outputs > 1 and bool((returned >= 0).all()):
+        total = returned.sum(dim=-1)
+        if torch.allclose(total, torch.ones_like(total), atol=1e-4):
+            raise NetworkError(
+                "the network's outputs are probabilities, and the loss cross-entropy takes their softmax; return the "
+                "logits, without a softmax"
+            )
 
 
 def _fitting(module: nn.Module, shape: DataShape) -> str:

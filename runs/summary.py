@@ -290,7 +290,7 @@ def _difference(
     scale = 100 if points else 100 / other if other else 0.0
     number, unit = scale * (mine - other), " points" if points else " %"
     low, high = (scale * each for each in bounds or (mine - other, mine - other))
-    beside = "" if bounds is None or brief else f" ({_tenths(low)} to {_tenths(high)})"
+    beside = "" if bounds is None or brief else f" ({_tenths(low)} to {_tenths(high)}{'' if points else ' %'})"
     if bounds is not None and low < 0 < high:
         return f"within noise of {name}{beside}"
     if abs(number) < 0.05:

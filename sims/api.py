@@ -58,6 +58,7 @@ class _CallArguments(Strict):
     )
     out: str | Path = Field(default="fedpeer-runs", description="folder of runs")
     resume: str | None = Field(default=None, min_length=1, description="the run to carry on: its id, or last")
+    progress: bool | None = Field(default=None, description="whether progress is shown; default: in a notebook")
 
 
 def simulate(
@@ -119,7 +120,7 @@ def simulate(
 
     `docs/python.md` has an example that can be run unchanged.
     """
-    given = {"methods": methods, "seeds": seeds, "out": out, "resume": resume}
+    given = {"methods": methods, "seeds": seeds, "out": out, "resume": resume, "progress": progress}
     arguments, problems = _arguments(given, network, federation, on_event)
     network = getattr(network, "_orig_mod", network)  # under torch.compile: workers compile for themselves, or not
     dataset = None if data is None or isinstance(data, str) else of_objects(data)

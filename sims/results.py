@@ -90,7 +90,12 @@ class Results:
         """
         self._of(method, seed)
         seed = self.summary["seeds"][0] if seed is None else seed
-        stored = load_file(RunFolder(self.folder).models(method, seed, best=best))
+        file = RunFolder(self.folder).models(method, seed, best=best)
+        if best and not file.exists():
+            raise FileNotFoundError(
+                f"no best models in {self.folder.name}; run it with simulation.validation, such as 0.1"
+            )
+        stored = load_file(file)
         found = {name.removeprefix(f"{peer}/"): value for name, value in stored.items() if name.startswith(f"{peer}/")}
         if not found:
             if best and peer in gather_facts(RunFolder(self.folder)).peers:

@@ -51,6 +51,9 @@ _LOSSES_MAX = 3
 #: units may be millions.
 _LOST = 1e9
 
+#: Settings of `gossip` that an algorithm with a server does not use.
+_OF_EQUALS = ("protocol", "topology", "exchanges", "every", "drift")
+
 OnEvent = Callable[[Event], None]
 _Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
 
@@ -111,7 +114,7 @@ def run_prepared(
                 measure="error" if simulation.dataset.task == "regression" else "accuracy",
             )
         )
-        for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation), *_unused(request)]):
+        for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation), *unused_settings(request)]):
             on_event(Remark(text=text))
         try:
             if cluster is not None and request.spread:
@@ -139,12 +142,30 @@ def _outside_memory(simulation: Simulation) -> list[str]:
     )
 
 
-def _unused(request: SimulationRequest) -> list[str]:
-    """Return the remark, if any, that all peers take part although fewer were requested: no algorithm has a server."""
-    part, methods = request.federation.learning.participation, [method_of(each) for each in request.methods]
-    if part == 1 or any(method.served for method in methods) or not any(method.averages for method in methods):
-        return []
-    return [f"participation {part:g} is for algorithms with a server, and none has one here: all peers take part"]
+def unused_settings(request: SimulationRequest) -> list[str]:
+    """Return a remark for each setting that has no effect on any of the methods."""
+    learning, gossip = request.federation.learning, request.federation.gossip
+    methods = [method_of(each) for each in request.methods]
+    served, equals = any(method.served for method in methods), any(method.averages for method in methods)
+    remarks = []
+    if equals and not served:
+        none = "algorithms with a server, and none has one here"
+        if learning.participation < 1:
+            remarks.append(f"participation {learning.participation:g} is for {none}: all peers take part")
+        elif learning.everyone_trains is not False:
+            remarks.append(f"everyone_trains is for {none}: all peers train")
+    if served and not equals:
+        usual = type(gossip)()
+        unused = [f"gossip.{name}" for name in _OF_EQUALS if getattr(gossip, name) != getattr(usual, name)]
+        if unused:
+            remarks.append(f"{', '.join(unused)}: for algorithms without a server, and all have one here; not used")
+    if equals and gossip.every > learning.rounds:
+        every, rounds = gossip.every, learning.rounds
+        remarks.append(
+            f"gossip.every {every} is above the {rounds} rounds of the run: peers average nothing but partial models "
+            "with a gossip.every of their own"
+        )
+    return remarks
 
 
 def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:

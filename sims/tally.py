@@ -106,10 +106,14 @@ class ProgressTable:
         seeds = Counter(method for method, _ in event.cells)
         self.tallies = {method: MethodTally(event.rounds, count) for method, count in seeds.items()}
         self.measure, self.together = event.measure, event.at_once > 1
+        peers, rounds = (
+            f"{event.peers} peer{'s' * (event.peers != 1)}",
+            f"{event.rounds} round{'s' * (event.rounds != 1)}",
+        )
         workers = f"{event.workers} worker{'s' if event.workers > 1 else ''} on {event.device}"
         least, most = event.parameters[0], event.parameters[-1]
         size = f"{least:,} parameters each" if least == most else f"{least:,} to {most:,} parameters"
-        return f"{event.dataset}: {event.peers} peers, {size}, {event.rounds} rounds, {workers}; run {event.run}"
+        return f"{event.dataset}: {peers}, {size}, {rounds}, {workers}; run {event.run}"
 
     def on_event(self, event: Event) -> None:
         match event:

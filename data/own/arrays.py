@@ -251,6 +251,10 @@ def _way_out(items: object) -> str:
         return "give the targets beside it, (x, y)"
     if isinstance(items, os.PathLike):
         return f"name the file by its kind, such as csv:{items},label=NAME"
+    if hasattr(items, "batch_size") and hasattr(items, "dataset"):  # a DataLoader
+        return "give the data set itself, loader.dataset; batches are made by learning.batch_size"
+    if isinstance(items, Mapping):
+        return "give a pair, (x, y)"
     if hasattr(items, "columns"):  # a table of pandas, polars or pyarrow
         return 'take its columns as arrays, such as (frame[["age", "dose"]].to_numpy(), frame["ill"].to_numpy())'
     return ""

@@ -54,8 +54,9 @@ def user(
     wanted = wanted_peers(peers, len(able))
     if not 0 < wanted <= len(able):
         raise DataError(
-            f"{dataset.name} has {len(able)} users with two examples or more, but {wanted} peers were asked for; "
-            f"use {len(able)} peers or fewer, or a split that makes its own shares, such as iid"
+            f"{dataset.name} has {counted_words(len(able), 'user')} with two examples or more, but {wanted} peers were "
+            f"asked for; use {counted_words(len(able), 'peer')} or fewer, or a split that makes its own shares, "
+            "such as iid"
         )
     if users == "random":
         able = draws.permutation(able).tolist()

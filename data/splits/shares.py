@@ -92,9 +92,10 @@ def enough_for(dataset: Dataset, examples: int, peers: int, least: int = 1) -> N
             f"{dataset.name} has no example to train on: all are for testing; mark fewer, or set test_fraction"
         )
     if examples < peers * least:
+        fewer = f"{counted_words(examples // least, 'peer')} or fewer" if examples >= least else "a smaller least"
         raise DataError(
             f"{dataset.name} has {counted_words(examples, 'example')} to train on, too few for {least} at each of "
-            f"{peers} peers; use {examples // least} peers or fewer"
+            f"{peers} peers; use {fewer}"
         )
 
 
@@ -126,6 +127,8 @@ def peer_numbers(on: tuple[str, ...], peers: int, rule: str) -> set[int]:
         last = last or first
         if not (first.isdecimal() and last.isdecimal()):
             raise DataError(f"{rule},on={word}: write peers by number, such as on=1-7 or on=2+5")
+        if int(first) > int(last):
+            raise DataError(f"{rule},on={word}: the first number is above the last; write on={last}-{first}")
         if not 1 <= int(first) <= int(last) <= peers:
             raise DataError(f"{rule},on={word}: the peers are 1 to {peers}")
         chosen.update(range(int(first) - 1, int(last)))

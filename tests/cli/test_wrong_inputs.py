@@ -113,7 +113,10 @@ FILES: list[Any] = [
     ("learning: 3", ["line 1:11", "learning", "settings (key: value)"]),
     ("learning: {rounds: .inf}", ["line 1:20", ".inf", "finite"]),
     ("learning: {algoritm: local}", ["line 1:12", "did you mean learning.algorithm?"]),
-    ("learning: {optimizer: {sgd: {lr: 0.1}, adam: {}}}", ["line 1:12", "learning.optimizer", "2 names", "name:value"]),
+    (
+        "learning: {optimizer: {sgd: {lr: 0.1}, adam: {}}}",
+        ["line 1:12", "learning.optimizer", "found sgd, adam", "inside it"],
+    ),
     ("learning: {weights: sample}", ["line 1:21", '"sample"', '"samples"']),
     ("learning: {aggregation: krumm}", ["line 1:25", "krumm", 'did you mean "krum"?']),
     ("learning: {aggregation: krum}", ["line 1:25", "needs liars", "krum,liars=..."]),

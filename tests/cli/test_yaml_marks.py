@@ -46,6 +46,12 @@ def test_mistakes_of_single_settings_are_collected_and_the_rest_is_read() -> Non
     ]
 
 
+def test_classes_may_be_named_by_numbers_as_they_are_written() -> None:
+    found, marks = parse_yaml("learning: {class_weights: {0: 1, 1.50: 2, true: 3}}", "file.yaml")
+    assert found == {"learning": {"class_weights": {"0": 1, "1.50": 2, "true": 3}}}
+    assert not marks.problems
+
+
 @pytest.mark.parametrize(
     ("text", "place", "words"),
     [

@@ -102,6 +102,11 @@ def test_other_data_is_no_choice(data: object) -> None:
         from_data(data)
 
 
+def test_settings_beside_a_name_are_told_where_they_belong() -> None:
+    with pytest.raises(ChoiceError, match=r"found csv, label, .*write its settings inside it, \{csv: \{key: value\}\}"):
+        from_data({"csv": "ward.csv", "label": "outcome"})
+
+
 def test_chains_are_joined_by_a_stroke_or_listed() -> None:
     wanted = (Choice("dirichlet", "0.3"), Choice("swap", None, {"peers": "7"}))
     assert chain("dirichlet:0.3/swap,peers=7") == chain(["dirichlet:0.3", "swap,peers=7"]) == wanted
@@ -170,6 +175,7 @@ def test_settings_are_converted_by_the_functions_annotations(data: object, bound
         ("x,rate=nan", ["rate = nan", "finite"]),
         ("x,sizes=64+x", ["sizes = x", "whole number"]),
         ("x,kind=rnn", ["kind = rnn", "lstm, gru"]),
+        ({"x": {"label": [["a", "b"]]}}, ["label: found [['a', 'b']]", "one value"]),
         ("x,keep=yes", ["keep = yes", "true or false"]),
         ("x,degre=4", ['"degre"', 'did you mean "degree"?']),
         ("x,zzz=4", ['"zzz"', "known: degree"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -48,6 +48,19 @@ def test_what_a_form_refuses_a_check_refuses(wire: str) -> None:
     last, known = (packers[-1], reductions.PACKERS) if packers else (first, reductions.FORMS)
     with pytest.raises(reductions.FormError):
         call_choice(last, cast("dict[str, Callable[..., object]]", known), "form")()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"learning": {"start": "uniform:-1"}}, "uniform: half_width = -1: write a number above 0"),
+        ({"simulation": {"metrics": "ece,bins=0"}}, "ece: bins = 0: write a number above 0"),
+        ({"learning": {"optimizer": "sgd,lr=0.1,momentum=nan"}}, "sgd: momentum = nan: write a finite number"),
+    ],
+)
+def test_numbers_out_of_range_are_refused_before_anything_is_trained(settings: dict[str, Any], words: str) -> None:
+    (found,) = refusals(settings)
+    assert found.text == words
 
 
 @pytest.mark.parametrize("path", CHOICES)

@@ -13,8 +13,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.utils.data import DataLoader, TensorDataset
 
 from fedpeer.config.choice import bind_settings, call_choice, lookup, parse_choice
 from fedpeer.data.dataset import DataError, Dataset
@@ -555,6 +557,7 @@ def test_names_may_be_a_list() -> None:
     ("given", "said"),
     [
         (3, "data is int, not a Dataset, (x, y), or items"),
+        ({"x": [1.0], "y": [1]}, "give a pair, (x, y)"),
         (np.zeros((4, 3)), "data is ndarray, not a Dataset, (x, y), or items (input, label) of one shape: give the"),
         (Path("ward.csv"), "name the file by its kind, such as csv:ward.csv,label=NAME"),
         ((1, 2, 3), "data is a tuple of 3; it must be (x, y)"),
@@ -565,6 +568,11 @@ def test_what_is_no_data_set_is_told_as_what_it_is(given: object, said: str) -> 
     with pytest.raises(DataError) as found:
         of_objects(given)
     assert said in str(found.value)
+
+
+def test_a_loader_is_told_to_be_its_data_set() -> None:
+    with pytest.raises(DataError, match=r"data is DataLoader, .*give the data set itself, loader\.dataset"):
+        of_objects(DataLoader(TensorDataset(torch.zeros(4, 3), torch.zeros(4))))
 
 
 def test_a_file_of_another_kind_is_no_pickle_to_be_loaded_unsafely(tmp_path: Path) -> None:

@@ -109,6 +109,7 @@ class Odd(nn.Module):
             "cannot take two examples .*: KeyError: 'logits'; choose a network",
         ),
         (lambda: Odd(lambda x: x.long()), "output is torch.int64; it must be torch.float32"),
+        (lambda: Odd(lambda x: x.softmax(-1)), "outputs are probabilities, .* return the logits"),
         (lambda: nn.Linear(4, 3).double(), r"parameters of torch.float64; convert it with .float\(\)"),
         (lambda: nn.Linear(4, 3).requires_grad_(False), "nothing to train: no parameter has requires_grad"),
         (lambda: torch.jit.script(nn.Linear(4, 3)), "TorchScript, which cannot be traced; take the nn.Module"),

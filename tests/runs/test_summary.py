@@ -174,8 +174,10 @@ def test_a_difference_that_is_noise_is_called_so() -> None:
     ), "two pairs have no interval"
     errors = {"partial-averaging": [1.0, 1.1, 0.9], "local": [2.0, 2.2, 1.8]}
     assert headline(paired(errors, measure="error")).startswith(
-        "Partial averaging: error 1, 50.0 % less than local only (-62.4 to -37.6)"
+        "Partial averaging: error 1, 50.0 % less than local only (-62.4 to -37.6 %)"
     )
+    noise = {"partial-averaging": [700.0, 300.0, 500.0], "local": [500.0, 500.0, 500.0]}
+    assert "within noise of local only (-99.4 to 99.4 %)" in headline(paired(noise, measure="error")), "of the error"
 
 
 def test_seeds_are_paired_where_there_are_enough_of_them() -> None:

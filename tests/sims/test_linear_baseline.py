@@ -48,6 +48,21 @@ def test_it_is_fitted_to_a_peers_own_examples_on_its_own_scale(tmp_path: Path, n
             assert score == LogisticRegression().fit(train_x, train_y).score(test_x, test_y)
 
 
+@pytest.mark.filterwarnings("error")
+def test_a_class_for_nearly_each_row_gives_no_warning_of_another_library(tmp_path: Path) -> None:
+    rows = [f"{number},{number % 7},patient{number // 2}" for number in range(200)]
+    (tmp_path / "ward.csv").write_text("\n".join(["a,b,who", *rows]) + "\n")
+    options = {"dataset": f"csv:{tmp_path / 'ward.csv'},label=who", "peers": 2, "split": "iid"}
+    federation = Federation.model_validate({"simulation": options})
+    made = build_world(federation, load_dataset(federation.simulation.dataset), 0)
+    assert all(len(set(made.held(peer).train_y)) > len(made.held(peer).train_y) / 2 for peer in (0, 1)), (
+        "classes for more than half of the rows"
+    )
+    found = linear_scores(made)
+    assert found is not None
+    assert len(found) == 2
+
+
 def test_of_labels_it_is_one_model_for_each(tmp_path: Path) -> None:
     draws = np.random.default_rng(3)
     x = draws.normal(size=(120, 2))

@@ -199,6 +199,7 @@ def test_all_mistakes_of_a_call_are_told_at_once(tmp_path: Path) -> None:
     ("given", "text"),
     [
         ({"seeds": 3}, "seeds  found 3; write a list"),
+        ({"progress": "yes"}, 'progress  found "yes" (text); write true or false'),
         ({"seeds": []}, "seeds  found an empty list; write at least 1 of them"),
         ({"seeds": [1, 1]}, "seeds  1 is listed twice"),
         ({"seeds": [0.5]}, "found 0.5; write a whole number"),

@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from torch import nn
 
 from fedpeer.algorithms.answer_metrics import ece, f1
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
@@ -29,7 +30,7 @@ from fedpeer.sims import api, record
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
-from fedpeer.sims.simulate import run_prepared
+from fedpeer.sims.simulate import run_prepared, unused_settings
 from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.world import World, build_world
@@ -470,6 +471,36 @@ def test_a_users_function_that_fails_is_the_users_mistake() -> None:
         build_world(options, load_dataset(options.simulation.dataset), 0)
 
 
+def test_a_mistake_of_one_of_several_algorithms_names_it() -> None:
+    options = replace(request(), methods=tuple(map(parse_choice, ("fedavg", "fedprox,mu=-1", "ditto"))))
+    with pytest.raises(AlgorithmError, match=r"^fedprox: mu = -1: write 0 or more"):
+        prepare_simulation(options)
+
+
+@pytest.mark.parametrize(
+    ("settings", "methods", "words"),
+    [
+        ({"learning__participation": 0.5}, ["local", "full-averaging"], ["participation 0.5"]),
+        ({"learning__everyone_trains": True}, ["full-averaging"], ["everyone_trains"]),
+        ({"learning__everyone_trains": True}, ["full-averaging", "fedavg"], []),
+        (
+            {"gossip__topology": "ring", "gossip__exchanges": 3, "gossip__drift": 0.1},
+            ["local", "fedavg"],
+            ["gossip.topology, gossip.exchanges, gossip.drift: for algorithms without a server"],
+        ),
+        ({"gossip__topology": "ring"}, ["partial-averaging", "fedavg"], []),
+        ({"gossip__every": 9}, ["partial-averaging"], ["gossip.every 9 is above the 3 rounds"]),
+    ],
+)
+def test_settings_that_no_method_uses_are_remarked(
+    settings: dict[str, Any], methods: list[str], words: list[str]
+) -> None:
+    options = replace(request(learning__rounds=3, **settings), methods=tuple(map(parse_choice, methods)))
+    found = unused_settings(options)
+    assert len(found) == len(words)
+    assert all(word in text for word, text in zip(words, found, strict=True)), found
+
+
 def test_a_loss_that_is_lost_is_said_once(tmp_path: Path) -> None:
     options = SimulationRequest(
         federation=federation(learning__optimizer="sgd,lr=1e30"),
@@ -507,6 +538,8 @@ def test_objects_handed_over_in_python_are_normalised_like_files(tmp_path: Path)
     assert results.state_dict("full-averaging", "peer2")["0.weight"].shape == (8, 4)
     with pytest.raises(KeyError, match=r'no peer "north" in .*; there are peer1, peer2'):
         results.state_dict("full-averaging", "north")
+    with pytest.raises(FileNotFoundError, match=r"run it with simulation\.validation"):
+        results.state_dict("full-averaging", "peer2", best=True)
 
 
 @pytest.mark.parametrize(
