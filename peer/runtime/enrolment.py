@@ -44,7 +44,7 @@ _ANSWER_BYTES_MAX = 2 * (2 * ROSTER_BYTES_MAX + _FEDERATION_BYTES_MAX + CONTRACT
 #: Statuses that mean "no initial model"; the second comes from a release without this route.
 _NO_MODEL = (204, 404)
 #: Seconds to connect, and then for one request to its last byte: a signature and some kilobytes, over a slow link.
-_REQUEST_SECONDS = 30.0
+_REQUEST_SECONDS = _CONNECTION_SECONDS = 30.0
 #: Limits of the listener: one person joins, and anybody else gets few connections from one address.
 INVITED = Limits(connections=64, connections_per_peer=16)
 #: Most answers to wrong tokens that are delayed at once, and seconds after which a silent connection is closed.
@@ -215,7 +215,7 @@ async def confirm(token: Token) -> None:
 
 async def _joined(token: Token, body: Mapping[str, object]) -> tuple[int, bytes]:
     """Return status and text of the answer to a request to join, which is repeated while its answer is lost."""
-    limit = aiohttp.ClientTimeout(connect=_REQUEST_SECONDS, total=2 * _REQUEST_SECONDS)
+    limit = aiohttp.ClientTimeout(connect=_CONNECTION_SECONDS, total=2 * _REQUEST_SECONDS)
     lost: EnrolmentError | None = None
     for _ in range(_ATTEMPTS):
         try:
@@ -234,7 +234,7 @@ async def fetch_model(token: Token, place: Path) -> bool:
 
     To be called before joining, since a token is valid only once.
     """
-    limit = aiohttp.ClientTimeout(connect=_REQUEST_SECONDS, sock_read=_REQUEST_SECONDS)
+    limit = aiohttp.ClientTimeout(connect=_CONNECTION_SECONDS, sock_read=_REQUEST_SECONDS)
     async with _asking(token, "model", {"secret": token.secret.hex()}, limit) as answer:
         if answer.status in _NO_MODEL:
             return False

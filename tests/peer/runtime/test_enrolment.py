@@ -527,7 +527,7 @@ def test_a_listener_that_is_silent_from_the_start_cannot_be_reached(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The listener accepts connections and sends nothing: no request has left."""
-    monkeypatch.setattr("fedpeer.peer.runtime.enrolment._REQUEST_SECONDS", 0.05)
+    monkeypatch.setattr("fedpeer.peer.runtime.enrolment._CONNECTION_SECONDS", 0.05)
     with socket.create_server(("127.0.0.1", 0)) as silent:
         made = token(authority, f"127.0.0.1:{silent.getsockname()[1]}")
         with pytest.raises(EnrolmentError, match="cannot be reached"):
