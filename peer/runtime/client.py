@@ -108,7 +108,7 @@ class _Link:
     failure      reason of the last failure
     two_way      the connection that carries messages both ways; None: there is none
     met          there has been such a connection, or the first attempt to open one has failed
-    opening      task that opens such a connection; `improving`: task that opens a direct one beside a carried one
+    opening      task that opens such a connection; `improving`: task that opens a direct one to replace it
     attempts     attempts to open one, and their results so far
     wanted       time from which such a connection is opened; infinite: none is wanted
     posts        frames that are being posted
@@ -257,6 +257,10 @@ class PeerLinks:
             return
         link.use(two_way)  # if ours is older, the other side has lost it
         link.rest_until = 0.0
+        # The smaller id opens connections. If its attempts failed, the other side may not have listened yet: without
+        # another attempt it would count as a peer to which nobody can connect.
+        if self._me < peer and link.attempts.failed and (tls := self._tls(peer, link)) is not None:
+            self._improve_soon(peer, link, tls)
 
     def link(self, peer: str, *, direct: bool = False) -> TwoWayLink | None:
         """Return the open connection to a peer that carries messages both ways; `direct`: if nobody carries it."""
@@ -380,8 +384,9 @@ class PeerLinks:
             link.improvement.set(link.attempts.next_improvement(), self._improve, peer, link, tls)
 
     def _improve(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:
-        """Try to do without the peer that carries."""
-        if link.attempts.through and link.improving is None:
+        """Try to open a direct connection instead of one that is carried, or that only the other side could open."""
+        attempts = link.attempts
+        if attempts.address and (attempts.through or attempts.failed) and link.improving is None:
             link.improving = asyncio.create_task(self._open_directly(peer, link, tls))
 
     async def _open_directly(self, peer: str, link: _Link, tls: ssl.SSLContext) -> None:

@@ -12,6 +12,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -219,6 +220,38 @@ async def test_who_can_be_reached_after_all_is_soon_carried_no_longer(tmp_path: 
         await ann.gets_through(dan)
         await ann.brings(dan, slice_of(1))
         assert cas.carrier.carried["ann", "dan"] < LENGTH
+
+
+@pytest.mark.asyncio
+async def test_who_listened_too_late_for_the_first_attempt_is_tried_again_though_it_has_connected(
+    tmp_path: Path,
+) -> None:
+    """Ann's attempt comes before dan listens; dan, whose id is larger, connects to her, and would wait for callers."""
+    people = People.at(tmp_path / "wards")
+    ann, dan = people.identity("ann"), people.identity("dan")
+    with bind_socket("127.0.0.1", 0) as taken:
+        at = taken.getsockname()[1]
+    links = PeerLinks(
+        lambda peer: client_context(ann, people.roster.by_id["dan"].key),
+        lambda peer, outcome: None,
+        Limits(),
+        me="ann",
+        receive=lambda *message: asyncio.sleep(0, b""),
+    )
+    reached = asyncio.Event()
+    links.send("dan", f"https://127.0.0.1:{at}", *encode(ENVELOPE, ACK), both_ways=True)
+    async with asyncio.timeout(PATIENCE):
+        while not links._links["dan"].attempts.failed:
+            await asyncio.sleep(0.01)
+        from_dan = Mock(open=True, opened=False, carried=False, since=0.0)
+        links._links["dan"].attempts.improve_s = 0.05
+        listening = bind_socket("127.0.0.1", at)
+        async with serving(
+            Port(owner="dan"), tls=server_context(dan), listening=listening, linked=lambda *link: reached.set()
+        ):
+            links.linked("dan", from_dan)
+            await reached.wait()
+            await links.close()
 
 
 def test_a_direct_connection_is_tried_soon_and_then_more_and_more_rarely() -> None:
