@@ -61,6 +61,13 @@ class Facts:
             return [str(peer["id"]) for peer in self.split["peers"]]
         return [f"peer{place}" for place in range(1, count + 1)]
 
+    @property
+    def names(self) -> list[str]:
+        """The peers' names in pictures and sentences: their users if each has the data of one, else their ids."""
+        shares = self.split["peers"] if self.split else ()
+        users = [str(share.get("note") or "") for share in shares]
+        return users if all(users) and len(set(users)) == len(self.peers) else self.peers
+
     def mark(self, method: str) -> str:
         colour = self.colours[method]
         return f'<span class=mark style="--c:var(--m{colour % PALETTE})">{_MARKS[colour % PALETTE]}</span>'

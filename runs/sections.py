@@ -63,7 +63,7 @@ def learning(run: Facts) -> str:
                 _figure("Loss by round", plots.curves(losses, "Loss by round"), prose(text), keys=keys_of_losses)
             )
         title = f"{measure.capitalize()} of each peer after its last round"
-        beside = _figure(title, plots.per_peer(drawn, run.peers, title), prose(_gains(run)), keys=keys)
+        beside = _figure(title, plots.per_peer(drawn, run.names, title), prose(_gains(run)), keys=keys)
     steady = all(np.ptp(history.bytes_T) == 0 for _, history in sending)
     if sending and not steady:
         sums = [(h.method, count_text(h.bytes_T.sum(), "B"), count_text(h.messages_T.sum())) for _, h in sending]
@@ -112,9 +112,9 @@ def _gains(run: Facts) -> str:
         better = f"{np.count_nonzero(gain_P > 0):,} of {len(known):,} peers are better than with local only"
         sentence = f"With {spoken(history.method)}, {better}"
         if gain_P[best] > 0:
-            sentence += f"; {run.peers[best]} gains most ({_gain(gain_P[best], local.measure)})"
+            sentence += f"; {run.names[best]} gains most ({_gain(gain_P[best], local.measure)})"
         if gain_P[worst] < 0:
-            sentence += f"; {run.peers[worst]} loses most ({_gain(gain_P[worst], local.measure)})"
+            sentence += f"; {run.names[worst]} loses most ({_gain(gain_P[worst], local.measure)})"
         sentences.append(sentence + ".")
     return " ".join(sentences)
 

@@ -273,6 +273,15 @@ def test_a_diverged_peer_and_exact_averages_are_drawn_without_numbers_that_are_n
     check(text, parsed)
     assert "Full averaging: every average was exact; full averaging: all weights stayed at 1." in parsed.text
     assert "With full averaging, 3 of 3 peers are better than with local only; peer4 gains most" in parsed.text
+    described(run, peers=4)
+    split = run.read("split")
+    assert split is not None
+    for place, share in enumerate(split["peers"]):
+        share["note"] = f"$\\ward{place}$<b>"
+    run.describe("split", split)
+    text, parsed = page(run)
+    check(text, parsed)
+    assert "better than with local only; $\\ward3$<b> gains most" in parsed.text, "users are named by their names"
 
 
 def test_text_from_outside_is_never_markup(tmp_path: Path) -> None:
