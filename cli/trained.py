@@ -192,6 +192,8 @@ def _nowhere(where: str) -> Examples:
 def like_its_own(file: str, found: TrainedModels) -> Choice:
     """Return the choice of a file of the kind that the model was trained on, with the same label and other settings.
 
+    A file of one user need not have the column that names users.
+
     Raises:
         ConfigError: it was not trained on files of the user's own, or that is not recorded.
     """
@@ -204,7 +206,11 @@ def like_its_own(file: str, found: TrainedModels) -> Choice:
     kind = ending if ending in TABLES and source.name in TABLES else source.name
     if kind != source.name:
         settings.pop("delimiter", None)
-    return Choice(kind, file, settings)
+    whole = Choice(kind, file, settings)
+    if "user" not in settings or _readable(whole):
+        return whole
+    alone = Choice(kind, file, {name: value for name, value in settings.items() if name != "user"})
+    return alone if _readable(alone) else whole
 
 
 def examples_in(choice: Choice, model: Model) -> Examples:

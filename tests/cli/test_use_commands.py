@@ -357,6 +357,11 @@ def test_a_peer_is_named_by_the_user_whose_data_it_has(fedpeer: Fedpeer, tmp_pat
         assert json.loads(found[0]) == json.loads(found[1])
         assert json.loads(found[0])["peer"] == peer["id"]
     assert {peer["note"] for peer in split["peers"]} == {"north", "south"}
+    ward = [line.rpartition(",")[0] for line in ("a,outcome,site", *rows) if not line.endswith("south")]
+    Path("ward.csv").write_text("\n".join(ward) + "\n")
+    for file, examples in (("ward.csv", len(ward) - 1), ("sites.csv", len(rows))):
+        shown = fedpeer("evaluate", "last", file, "--method", "local", "--peer", "north", "--json").out
+        assert json.loads(shown)["examples"] == examples, "without the column that names users, too"
     refused = fedpeer("evaluate", "last", "--method", "local", "--peer", "west")
     assert 'no peer "west"' in " ".join(refused.err.split())
 
