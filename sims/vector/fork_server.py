@@ -12,8 +12,10 @@ import signal
 import sys
 from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
+from typing import TYPE_CHECKING
 
-from fedpeer.sims.request import SimulationRequest
+if TYPE_CHECKING:
+    from fedpeer.sims.request import SimulationRequest
 
 
 def worker_context(*, autograd: bool) -> BaseContext:
