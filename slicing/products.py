@@ -14,9 +14,9 @@ import torch
 from torch import Tensor
 
 from fedpeer.slicing.cells import Ids, MixedError
-from fedpeer.slicing.elementwise import united
 from fedpeer.slicing.layers import activation, attach, bind, known, trace_linear
 from fedpeer.slicing.network import NONE
+from fedpeer.slicing.pairs import united
 from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights
 
 

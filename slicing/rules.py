@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.slicing.cells import MixedError
-from fedpeer.slicing.elementwise import assigned, elementwise, selected, united
+from fedpeer.slicing.elementwise import assigned, elementwise, selected
 from fedpeer.slicing.layers import (
     activation,
     addmm,
@@ -31,6 +31,7 @@ from fedpeer.slicing.layers import (
     transposed_conv,
 )
 from fedpeer.slicing.network import NONE
+from fedpeer.slicing.pairs import united
 from fedpeer.slicing.products import dot_product_attention, einsum, matmul, multi_head_attention
 from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replaced, tensor_leaves
 
