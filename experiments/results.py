@@ -35,6 +35,7 @@ class Measured:
     sent         bytes per round, of all peers together
     seconds      duration of all its runs, searches included, but not of runs shared from other experiments
     tried        variant -> its validation score
+    folds        number of parts of the training examples of which each was held out in turn for these scores
     best         metric -> (mean, SEM or None) over seeds of the round with the best validation score
     late         metric of the server's model -> mean over the last rounds (`scores.LATE`), for each seed; only if these
                  were all evaluated
@@ -53,13 +54,21 @@ class Measured:
     sent: float
     seconds: float
     tried: Mapping[str, float] = field(default_factory=dict)
+    folds: int = 1
     best: Mapping[str, tuple[float, float | None]] = field(default_factory=dict)
     late: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     statistics: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
 
     @classmethod
     def of(
-        cls, label: str, rows: Iterable[Mapping[str, Any]], *, variant: str, tried: Mapping[str, float], seconds: float
+        cls,
+        label: str,
+        rows: Iterable[Mapping[str, Any]],
+        *,
+        variant: str,
+        tried: Mapping[str, float],
+        seconds: float,
+        folds: int = 1,
     ) -> Measured:
         """Return the results of the rows of one method, of all its seeds."""
         rows = list(rows)
@@ -75,6 +84,7 @@ class Measured:
             sent=found["bytes_sent"] / found["rounds"],
             seconds=seconds,
             tried=dict(tried),
+            folds=folds,
             best={
                 name: (each["best"], each["best_sem"])
                 for name, each in scores.items()

@@ -327,7 +327,7 @@ class _Player:
             rows = read_at(rows, cell.read)
         runs = [digest for digest in self._finished_runs(cell) if digest not in self.elsewhere]
         seconds = sum(_seconds(self.runs[digest]) / self.cells_of[digest] for digest in runs)
-        return Measured.of(cell.label, rows, variant=variant, tried=scores, seconds=seconds)
+        return Measured.of(cell.label, rows, variant=variant, tried=scores, folds=cell.folds, seconds=seconds)
 
     def _finished_runs(self, cell: Cell) -> list[str]:
         digests = [request_digest(request) for _, request in self._runs_of(cell)]

@@ -48,7 +48,7 @@ def _page_of(path: Path) -> dict[str, Any]:
             f"{path} has the name of a page's numbers, but is something else; write it again with fedpeer experiment "
             "report --to, or move it away"
         )
-    kept = {name: value for name, value in data.items() if name not in ("outdated", "folds_today")}
+    kept = {name: value for name, value in data.items() if name not in ("outdated", "folds", "folds_today", "one_part")}
     return {**kept, **_of_today(kept)}
 
 
@@ -63,9 +63,13 @@ def _of_today(data: dict[str, Any]) -> dict[str, Any]:
     cells = today.cells(today.sizes[size])
     old = outdated(cells, results)
     claims = judged(today, size, data["cells"], results, old, unsearched(cells, results))
-    folds = max(cell.folds for cell in cells)
+    one_part = [
+        cell.label
+        for cell in cells
+        if cell.folds > 1 and (known := results.get(cell.label)) is not None and known.tried and known.folds == 1
+    ]
     earlier: dict[str, Any] = {"outdated": old} if old else {}
-    earlier |= {"folds_today": folds} if folds != data.get("folds", 1) else {}
+    earlier |= {"one_part": one_part} if one_part else {}
     shown = [cell.label for cell in cells], list(today.columns)
     same = not earlier and shown == (data["cells"], data["columns"])
     return {"claims": claims, **earlier, **({"notes": today.notes} if same else {})}

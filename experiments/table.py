@@ -42,7 +42,6 @@ def page_data(
         "rounds": size.rounds,
         "passes": size.passes,
         "seeds": size.seeds,
-        "folds": max((cell.folds for cell in cells), default=1),
         "columns": list(experiment.columns),
         "cells": [cell.label for cell in cells],
         "theirs": {cell.label: dict(cell.published) for cell in cells},
@@ -75,7 +74,7 @@ def table_page(data: Mapping[str, Any]) -> str:
         _legend(data, results),
         claims_table(data["claims"]),
         data["notes"],
-        _settings(results, data.get("folds", 1)),
+        _settings(results),
         _made(data, results),
     ]
     return "\n\n".join(part for part in parts if part) + "\n"
@@ -96,10 +95,10 @@ def _outdated(data: Mapping[str, Any]) -> str:
     labels, sentences = data.get("outdated", ()), []
     if labels:
         sentences.append(f"Searched over other settings than are tried today, to be run again: {'; '.join(labels)}.")
-    if data.get("folds_today", 1) > data.get("folds", 1):
+    if whole := data.get("one_part", ()):
         sentences.append(
-            f"Settings were searched on one part of the training examples, where today each of {data['folds_today']} "
-            "parts is held out in turn."
+            f"Searched on one part of the training examples, where today each of several is held out in turn: "
+            f"{'; '.join(whole)}."
         )
     return " ".join(sentences)
 
@@ -202,19 +201,19 @@ def _legend(data: Mapping[str, Any], results: Results) -> str:
     return f"{sentence}."
 
 
-def _settings(results: Results, folds: int) -> str:
+def _settings(results: Results) -> str:
     """Return a table of the variants that were taken and tried, if any has a name."""
     lines = []
     for label, cell in results.items():
         if cell.tried:
             tried = ", ".join(f"{name}: {100 * score:.1f}" for name, score in cell.tried.items())
+            tried += f" (mean of {cell.folds} parts)" if cell.folds > 1 else ""
             lines.append(f"| {label} | {cell.variant} | {tried} |")
         elif cell.variant:
             lines.append(f"| {label} | {cell.variant} | {_DASH} |")
     if not lines:
         return ""
-    parts = f", mean of {folds} parts" if folds > 1 else ""
-    head = [f"| settings | taken | tried: % on training examples kept back{parts} |", "| :-- | :-- | :-- |"]
+    head = ["| settings | taken | tried: % on training examples kept back |", "| :-- | :-- | :-- |"]
     return "\n".join([*head, *lines])
 
 

@@ -98,4 +98,4 @@ def test_another_search_is_said_and_not_judged_until_it_is_run(page: Any) -> Non
 def test_an_earlier_search_by_one_part_is_said_and_judged(page: Any) -> None:
     found = page(tiny("As it is.", cell("A", ("lr=1",), folds=5), cell("B", ("lr=1",), folds=5)))
     assert found["claims"][0]["held"] is True
-    assert "where today each of 5 parts is held out in turn" in table_page(found)
+    assert "where today each of several is held out in turn: A; B." in table_page(found)
