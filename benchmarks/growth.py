@@ -26,12 +26,13 @@ ROUNDS_OF_FEW = 8
 def measure(quick: bool) -> Section:
     """Measure each number of peers, alternating with 16 peers; quick: without 1,024."""
     many = MANY[:-1] if quick else MANY
+    memory = _memory(many[-1])  # first: what this process has freed after other rows would count
     rows = [row for peers in many for row in _beside_few(peers, 3 if quick else 7)]
     return Section(
         f"Growth: {IMAGES} images and 4 steps of 50 a peer and round, one exchange on a 4-regular graph",
         f"CPU time a peer and round; the floor is fedpeer itself with {FEW} peers. Evaluation is on {TEST_IMAGES} "
         "images a peer. Memory: all processes, pages that they share counted once, from the making of the data on.",
-        [*rows, _memory(many[-1])],
+        [*rows, memory],
     )
 
 
