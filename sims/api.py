@@ -138,7 +138,8 @@ def simulate(
     if dataset is not None:  # treated like a user's own file
         own = request.federation.simulation.model_copy(update={"dataset": Choice("python", dataset.name)})
         request = replace(request, federation=request.federation.model_copy(update={"simulation": own}))
-    start_early(request)
+    if module is None:
+        start_early(request)
     simulation = prepare_simulation(request, dataset=dataset, module=module, code=code)
     if resume is None:
         run = begin_record(Path(arguments.out), simulation, shlex.join(sys.argv), objects)

@@ -6,6 +6,7 @@ start the server first, and both happen at once.
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import shutil
 import signal
@@ -14,7 +15,10 @@ from multiprocessing import forkserver, resource_tracker
 from multiprocessing.context import BaseContext
 from typing import TYPE_CHECKING
 
+from fedpeer.data.registry import DATASETS
+
 if TYPE_CHECKING:
+    from fedpeer.config.settings import FederationSettings
     from fedpeer.sims.request import SimulationRequest
 
 
@@ -40,16 +44,32 @@ def worker_context(*, autograd: bool) -> BaseContext:
 
 
 def start_early(request: SimulationRequest) -> None:
-    """Start the fork server if the run will need it.
-
-    Its imports are those that the settings make likely, since networks are not built yet. If that turns out to be
-    wrong, each worker imports the rest itself.
-    """
+    """Start the fork server if the run will need it, and the settings tell which imports."""
     if sys.platform == "win32" or request.engine != "vector" or not _trains_on_cpu(request.device):
         return
-    network, optimizer = request.federation.network, request.federation.learning.optimizer
-    perceptron = network is None or network.name == "mlp"
-    worker_context(autograd=not perceptron or optimizer.name.lower() != "sgd")
+    autograd = _needs_autograd(request.federation)
+    if autograd is not None:
+        worker_context(autograd=autograd)
+
+
+def _needs_autograd(federation: FederationSettings) -> bool | None:
+    """Return whether training will need torch's optimizers; None: only data and network will tell.
+
+    A wrong answer is not a mistake, but if it is False each worker imports them for itself.
+    """
+    learning, network, dataset = federation.learning, federation.network, federation.simulation.dataset
+    if learning.optimizer.name.lower() != "sgd" or learning.optimizer.settings.keys() - {"lr", "momentum"}:
+        return True
+    if learning.changes_network or (learning.loss is not None and learning.loss.name == "python"):
+        return None
+    if network is not None:
+        plain = network.name == "mlp" and not network.settings.keys() - {"hidden", "layers", "activation"}
+        return False if plain else None if network.name == "mlp" else True
+    if dataset.name == "digits":
+        return False
+    loader = DATASETS.get(dataset.name)
+    shape = inspect.signature(loader).parameters.get("shape") if loader is not None else None
+    return None if shape is None else dataset.settings.get("shape", shape.default) == "image"
 
 
 def _trains_on_cpu(device: str) -> bool:

@@ -13,9 +13,16 @@ from pathlib import Path
 import pytest
 
 from fedpeer.config.choice import parse_choice
+from fedpeer.config.settings import FederationSettings
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.vector.fork_server import start_early
 from tests.sims.worlds import federation
+
+
+def of_data(dataset: str) -> FederationSettings:
+    """Return a federation on a data set, with the network that fits it."""
+    return federation(network=None, simulation__dataset=parse_choice(dataset), partial_models={})
+
 
 REQUEST = SimulationRequest(federation=federation(), device="cpu")
 
@@ -31,6 +38,16 @@ REQUEST = SimulationRequest(federation=federation(), device="cpu")
             "preload_autograd",
             id="Adam",
         ),
+        pytest.param(
+            replace(REQUEST, federation=federation(learning__optimizer=parse_choice("sgd,lr=0.1,weight_decay=0.01"))),
+            "preload_autograd",
+            id="weight decay",
+        ),
+        pytest.param(replace(REQUEST, federation=federation(network="mlp:64+8+10,dropout=0.1")), None, id="dropout"),
+        pytest.param(replace(REQUEST, federation=of_data("mnist")), "preload", id="flat images"),
+        pytest.param(replace(REQUEST, federation=of_data("mnist,shape=image")), "preload_autograd", id="images"),
+        pytest.param(replace(REQUEST, federation=of_data("cifar10")), "preload_autograd", id="images by default"),
+        pytest.param(replace(REQUEST, federation=of_data("shakespeare")), None, id="text"),
         pytest.param(replace(REQUEST, device="cuda"), None, id="GPU"),
         pytest.param(replace(REQUEST, device="auto"), None, id="machine with a GPU"),
         pytest.param(replace(REQUEST, engine="network"), None, id="another engine"),
