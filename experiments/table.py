@@ -95,10 +95,10 @@ def _outdated(data: Mapping[str, Any]) -> str:
     labels, sentences = data.get("outdated", ()), []
     if labels:
         sentences.append(f"Searched over other settings than are tried today, to be run again: {'; '.join(labels)}.")
-    if whole := data.get("one_part", ()):
+    if lines := data.get("one_part", ()):
         sentences.append(
             f"Searched on one part of the training examples, where today each of several is held out in turn: "
-            f"{'; '.join(whole)}."
+            f"{'; '.join(lines)}."
         )
     return " ".join(sentences)
 

@@ -1,4 +1,4 @@
-"""What a running node knows of one other peer, beside what is durable; learned again from Hellos after a restart."""
+"""The volatile state of one other peer at a running node; after a restart, Hellos bring it again."""
 
 from __future__ import annotations
 

@@ -115,7 +115,7 @@ _Signature = Annotated[bytes, Since(2, Octets(64, may_lack=True))]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChannelState:
-    """What the sender of a Hello remembers of the two channels between it and the recipient in one group.
+    """The two channels of a group between the sender of a Hello and its recipient, as the sender remembers them.
 
     made, acked                 highest numbers of its own transfers to the recipient: made, and known to be taken
     taken                       highest number of the recipient's transfers that it took
