@@ -185,6 +185,9 @@ def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
         per_peer = np.mean([last[method, seed]["accuracy"] for seed in (0, 1)], axis=0)
         assert found["accuracy_per_peer"] == pytest.approx(per_peer.tolist())
     assert run.status == "finished"
+    graphs = run.read("graphs")
+    assert graphs is not None, "the report draws them"
+    assert [len(graph["edges"]) for graph in graphs["groups"]] == [6]
     assert summary["methods"]["local"]["bytes_sent"] == 0
     # Six peers on a ring, two neighbors, two exchanges, three rounds; a share is all of 64-12-10, its
     # head and its acknowledgement.
