@@ -1,4 +1,4 @@
-"""Errors as one screen of text, and which exceptions are the user's mistakes.
+"""Errors as text, one screen of it on a terminal, and which exceptions are the user's mistakes.
 
 Packages raise exceptions of their own (`SlicingError`, `DataError`, ...) whose message is already a sentence for the
 user; `is_users_mistake` separates them from bugs in fedpeer, whose traceback goes to a file.
@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import sys
 import textwrap
 
-from fedpeer.config.problems import ConfigError, laid_out
+from fedpeer.config.problems import LINES_MAX, ConfigError, laid_out
 
 #: Lines of one report on the smallest terminal: 24 less the command above it and the prompt below.
 LINES_MIN = 21
@@ -82,17 +83,19 @@ def _names(error: BaseException) -> set[str]:
 
 
 def wrapped(text: str) -> str:
-    """Wrap each line of a text to the terminal's width, and cut the text to one screen."""
-    terminal = shutil.get_terminal_size()
+    """Wrap each line of a text to the terminal's width, and cut the text to one screen of a terminal."""
+    columns, most = shutil.get_terminal_size().columns, _most_lines()
     lines = []
     for line in text.splitlines():
         indent = " " * (len(line) - len(line.lstrip()) + 2)
-        lines += textwrap.wrap(line, terminal.columns, subsequent_indent=indent, break_on_hyphens=False) or [""]
-    most = max(LINES_MIN, terminal.lines - 3)
+        lines += textwrap.wrap(line, columns, subsequent_indent=indent, break_on_hyphens=False) or [""]
     return "\n".join(lines if len(lines) <= most else [*lines[: most - 1], "  ..."])
 
 
 def report_error(error: ConfigError, width: int | None = None) -> str:
-    """Return the whole report for this terminal, or for one of `width` columns: at most one screen."""
-    terminal = shutil.get_terminal_size()
-    return laid_out(error, width or terminal.columns, max(LINES_MIN, terminal.lines - 3))
+    """Return the report for this terminal, or for one of `width` columns: one screen, or all for a file or a pipe."""
+    return laid_out(error, width or shutil.get_terminal_size().columns, _most_lines())
+
+
+def _most_lines() -> int:
+    return max(LINES_MIN, shutil.get_terminal_size().lines - 3) if sys.stderr.isatty() else LINES_MAX

@@ -77,7 +77,7 @@ def laid_out(error: ConfigError, width: int, lines_max: int) -> str:
         first = [f"{place}  {words[0]}"] if beside else [*_folded(place, width), " " * indent + words[0]]
         block = [*first, *(" " * indent + line for line in words[1:])]
         if done and len(lines) + len(block) > lines_max - 1:
-            return "\n".join([*lines, f"  ... and {count - done} more"])
+            return "\n".join([*lines, f"  ... and {count - done} more (2>&1 | less)"])
         lines += block
     return "\n".join(lines)
 

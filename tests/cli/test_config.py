@@ -81,14 +81,18 @@ def test_the_report_names_line_setting_problem_and_way_out() -> None:
 
 
 @pytest.mark.parametrize("width", [40, 80, 140])
-def test_a_report_fits_one_screen_of_any_width(width: int) -> None:
+def test_a_report_fits_one_screen_of_any_width_and_a_pipe_gets_all(width: int, monkeypatch: pytest.MonkeyPatch) -> None:
     many = [
         ConfigProblem(("partial_models", f"model{n}", "neurons"), "word " * 30, f"line {n}:1") for n in range(1, 200)
     ]
-    lines = report_error(ConfigError("federation.yaml", many), width).splitlines()
+    error = ConfigError("federation.yaml", many)
+    assert all(f"model{n}.neurons" in report_error(error, 200) for n in range(1, 200))
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    lines = report_error(error, width).splitlines()
     assert len(lines) <= LINES_MIN
     assert max(map(len, lines)) <= width
     assert "more" in lines[-1]
+    assert "2>&1 | less" in lines[-1]
 
 
 def test_a_setting_of_another_section_is_told_where_it_belongs() -> None:
