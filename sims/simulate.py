@@ -155,10 +155,14 @@ def unused_settings(request: SimulationRequest) -> list[str]:
         elif learning.everyone_trains is not False:
             remarks.append(f"everyone_trains is for {none}: all peers train")
     if served and not equals:
-        usual = type(gossip)()
-        unused = [f"gossip.{name}" for name in _OF_EQUALS if getattr(gossip, name) != getattr(usual, name)]
+        unused = _written_gossip(request, _OF_EQUALS)
         if unused:
-            remarks.append(f"{', '.join(unused)}: for algorithms without a server, and all have one here; not used")
+            remarks.append(f"{unused}: for algorithms without a server, and all have one here; not used")
+    own = [each.gossip.protocol for each in request.federation.partial_models.values() if each.gossip]
+    if equals and gossip.protocol in ("exact", "coordinator") and not any(own):
+        unused = _written_gossip(request, ("topology", "exchanges", "tolerance"))
+        if unused:
+            remarks.append(f"{unused}: protocol {gossip.protocol} takes the mean of all members at once; not used")
     if equals and gossip.every > learning.rounds:
         every, rounds = gossip.every, learning.rounds
         remarks.append(
@@ -166,6 +170,12 @@ def unused_settings(request: SimulationRequest) -> list[str]:
             "with a gossip.every of their own"
         )
     return remarks
+
+
+def _written_gossip(request: SimulationRequest, names: Sequence[str]) -> str:
+    """Return those of these settings of the averaging that are not as usual, in words."""
+    gossip, usual = request.federation.gossip, type(request.federation.gossip)()
+    return ", ".join(f"gossip.{name}" for name in names if getattr(gossip, name) != getattr(usual, name))
 
 
 def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:

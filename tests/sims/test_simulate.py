@@ -492,6 +492,12 @@ def test_a_mistake_of_one_of_several_algorithms_names_it() -> None:
             ["gossip.topology, gossip.exchanges, gossip.drift: for algorithms without a server"],
         ),
         ({"gossip__topology": "ring"}, ["partial-averaging", "fedavg"], []),
+        (
+            {"gossip__protocol": "exact", "gossip__topology": "ring", "gossip__exchanges": 3},
+            ["partial-averaging"],
+            ["gossip.topology, gossip.exchanges: protocol exact takes the mean"],
+        ),
+        ({"gossip__protocol": "exact"}, ["partial-averaging"], []),
         ({"gossip__every": 9}, ["partial-averaging"], ["gossip.every 9 is above the 3 rounds"]),
     ],
 )
