@@ -160,7 +160,7 @@ def unused_settings(request: SimulationRequest) -> list[str]:
             remarks.append(f"{unused}: for algorithms without a server, and all have one here; not used")
     own = [each.gossip.protocol for each in request.federation.partial_models.values() if each.gossip]
     if equals and gossip.protocol in ("exact", "coordinator") and not any(own):
-        unused = _written_gossip(request, ("topology", "exchanges", "tolerance"))
+        unused = _written_gossip(request, ("topology", "exchanges"))
         if unused:
             remarks.append(f"{unused}: protocol {gossip.protocol} takes the mean of all members at once; not used")
     if equals and gossip.every > learning.rounds:
