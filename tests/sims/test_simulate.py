@@ -497,7 +497,11 @@ def test_a_mistake_of_one_of_several_algorithms_names_it() -> None:
             ["partial-averaging"],
             ["gossip.topology, gossip.exchanges: protocol exact takes the mean"],
         ),
-        ({"gossip__protocol": "exact"}, ["partial-averaging"], []),
+        (
+            {"gossip__protocol": "exact", "gossip__topology": "k-regular:4", "gossip__exchanges": None},
+            ["partial-averaging"],
+            [],
+        ),
         ({"gossip__every": 9}, ["partial-averaging"], ["gossip.every 9 is above the 3 rounds"]),
     ],
 )
