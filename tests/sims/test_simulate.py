@@ -498,7 +498,12 @@ def test_a_mistake_of_one_of_several_algorithms_names_it() -> None:
             ["gossip.topology, gossip.exchanges: protocol exact takes the mean"],
         ),
         (
-            {"gossip__protocol": "exact", "gossip__topology": "k-regular:4", "gossip__exchanges": None},
+            {
+                "gossip__protocol": "exact",
+                "gossip__topology": "k-regular:4",
+                "gossip__exchanges": None,
+                "gossip__tolerance": 1e-4,
+            },
             ["partial-averaging"],
             [],
         ),
