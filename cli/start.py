@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fedpeer.cli.peer_config import PeerConfig
     from fedpeer.config.choice import Choice
     from fedpeer.data.dataset import Dataset
+    from fedpeer.learning.assembly import Assembly
     from fedpeer.peer.runtime.logs import Level
 
 _Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
@@ -70,8 +71,9 @@ def _run(
     leave: bool,
     attached: bool = False,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
+    assembled: Sequence[Assembly] = (),
 ) -> int:
-    """Run a peer; `loaded` has data sets that need not be loaded again, by choice."""
+    """Run a peer; `loaded` has data sets that need not be loaded again, by choice, and `assembled` built networks."""
     from fedpeer.cli.outcome import flush_streams
     from fedpeer.cli.peer_config import load_peer
 
@@ -87,7 +89,7 @@ def _run(
     def load(choice: Choice) -> Dataset:
         return loaded[str(choice)] if str(choice) in loaded else load_dataset(choice)
 
-    process = PeerProcess(prepare_peer(peer.file, peer.federation, load), quiet=quiet, leave=leave)
+    process = PeerProcess(prepare_peer(peer.file, peer.federation, load, assembled), quiet=quiet, leave=leave)
     give_back_freed_memory()
     gc.freeze()  # a search for garbage in all that is loaded by now would stop the loop for some 100 ms
 
@@ -120,9 +122,10 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
 
     _import_once(peers)
     loaded = _load_once(peers)
+    assembled = _assemble_once(peers, loaded)
     threads = max(1, cores() // len(peers))
     starts = {
-        peer.file.id: partial(_alone, config, threads, loaded, quiet=quiet)
+        peer.file.id: partial(_alone, config, threads, loaded, assembled, quiet=quiet)
         for config, peer in zip(configs, peers, strict=True)
     }
     return watch_over(starts, _ended, attached=attached)
@@ -156,7 +159,19 @@ def _load_once(peers: Sequence[PeerConfig]) -> dict[str, Dataset]:
     return loaded if hasattr(os, "fork") else {}
 
 
-def _alone(config: Path, threads: int, loaded: Mapping[str, Dataset], *, quiet: bool) -> int:
+def _assemble_once(peers: Sequence[PeerConfig], loaded: Mapping[str, Dataset]) -> list[Assembly]:
+    """Build the networks that peers would build alike: building and tracing one takes seconds and some 20 MB."""
+    import torch
+
+    from fedpeer.peer.runtime.prepared import assemble_shared
+
+    torch.set_num_threads(1)  # threads of OpenMP do not survive a fork
+    return assemble_shared([(peer.file, peer.federation) for peer in peers], loaded)
+
+
+def _alone(
+    config: Path, threads: int, loaded: Mapping[str, Dataset], assembled: Sequence[Assembly], *, quiet: bool
+) -> int:
     """Run one of several peers in this process, with its share of the cores."""
     import torch
 
@@ -164,7 +179,7 @@ def _alone(config: Path, threads: int, loaded: Mapping[str, Dataset], *, quiet: 
 
     torch.set_num_threads(threads)
     arguments = ["start", "--config", str(config), *(["--quiet"] if quiet else [])]
-    return outcome_of(partial(_run, config, quiet=quiet, leave=False, loaded=loaded), arguments)
+    return outcome_of(partial(_run, config, quiet=quiet, leave=False, loaded=loaded, assembled=assembled), arguments)
 
 
 def _ended(peer: str, code: int) -> None:

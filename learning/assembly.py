@@ -128,6 +128,11 @@ class Assembly:
     def draws(self) -> Draws:
         return Draws(self.seed)
 
+    def fits(self, federation: FederationSettings, shape: DataShape, network: Choice | None) -> bool:
+        """Return whether `assemble` would build the same from these arguments."""
+        choice = network or federation.network or _default_network(shape)
+        return self.options == federation and self.shape == shape and self.federation.network == choice
+
     @property
     def loss(self) -> str:
         """Name of the loss that decides how outputs become answers: for a user's own loss, the name of the task's."""

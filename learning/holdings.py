@@ -6,7 +6,7 @@ with `data: {simulation: 3}` holds exactly the examples that peer3 holds in a si
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -153,22 +153,39 @@ class Outfit:
 
 
 def outfit(
-    file: PeerFile, federation: FederationSettings, device: str, load: Callable[[Choice], Dataset] = load_dataset
+    file: PeerFile,
+    federation: FederationSettings,
+    device: str,
+    load: Callable[[Choice], Dataset] = load_dataset,
+    assembled: Iterable[Assembly] = (),
 ) -> Outfit:
     """Load the data, build the network, make the local task. Paths in both files must be resolved.
 
     Args:
         load: as for `held_by`.
+        assembled: networks that are built already; one that fits is taken.
 
     Raises:
         DataError, NetworkError, ChoiceError, SlicingError, OptimizerError: the user's mistakes.
     """
     dataset, found = held_by(file, federation, load)
+    shape = DataShape.of(dataset)
+    fitting = (each for each in assembled if each.fits(federation, shape, file.network))
+    assembly = next(fitting, None) or assembly_of(file, federation, shape)
+    local_task = LocalTask.of(assembly, found, inputs_of(dataset), file.id, device, classes=dataset.classes)
+    return Outfit(assembly=assembly, dataset=dataset, held=found, local_task=local_task)
 
+
+def assembly_of(file: PeerFile, federation: FederationSettings, shape: DataShape) -> Assembly:
+    """Build the network of a peer for data of this shape.
+
+    Raises:
+        DataError, NetworkError, ChoiceError, SlicingError, OptimizerError: the user's mistakes.
+    """
     allowed = loader_of(file)
-    assembly = assemble(
+    return assemble(
         federation,
-        DataShape.of(dataset),
+        shape,
         federation.seed,
         imported if file.network is not None else allowed,
         network=file.network,
@@ -176,5 +193,3 @@ def outfit(
         code=allowed,
         pretrained=build_pretrained,
     )
-    local_task = LocalTask.of(assembly, found, inputs_of(dataset), file.id, device, classes=dataset.classes)
-    return Outfit(assembly=assembly, dataset=dataset, held=found, local_task=local_task)

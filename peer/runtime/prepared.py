@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,9 +20,10 @@ from fedpeer.config.peer_file import PeerFile
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.code import imported
 from fedpeer.gossip.claims import Sign
+from fedpeer.learning.assembly import Assembly, DataShape
 from fedpeer.learning.device import device_memory, device_of
 from fedpeer.learning.groups import hides_values
-from fedpeer.learning.holdings import Outfit, load_dataset, loader_of, outfit
+from fedpeer.learning.holdings import Outfit, assembly_of, load_dataset, loader_of, outfit
 from fedpeer.peer.consensus.capability import Capability
 from fedpeer.peer.consensus.roster_keys import VerifyBy
 from fedpeer.peer.node.node_setup import outer_rules_of
@@ -83,12 +84,51 @@ def _patience(examples: int, device: str, bandwidth: float) -> float:
     return Capability(examples=examples, accelerator=device != "cpu", memory=memory, bandwidth=bandwidth).patience
 
 
-def prepare_peer(file: PeerFile, federation: Federation, load: Callable[[Choice], Dataset] = load_dataset) -> Prepared:
+def assemble_shared(peers: Iterable[tuple[PeerFile, Federation]], loaded: Mapping[str, Dataset]) -> list[Assembly]:
+    """Build the networks of peers that are about to be forked, once for all who would build the same.
+
+    Only peers that divide one of the loaded data sets are looked at, by choice, and no network with users' own code is
+    built, which may start threads or use a GPU before the fork. What is wrong with a file is left to its own peer.
+    """
+    found: list[Assembly] = []
+    for file, federation in peers:
+        dataset = loaded.get(str(federation.simulation.dataset))
+        if file.data.part is None or dataset is None:
+            continue
+        try:
+            settings, shape = _going(file, federation, read_roster(Path(file.roster))).federation, DataShape.of(dataset)
+            if not (_own_code(file, settings) or any(each.fits(settings, shape, file.network) for each in found)):
+                found.append(assembly_of(file, settings, shape))
+        except Exception:
+            continue  # the peer meets the same exception, and reports it
+    return found
+
+
+def _own_code(file: PeerFile, federation: Federation) -> bool:
+    """Return whether the network, the loss or the optimizer is a user's own."""
+    learning = federation.learning
+    return any(each and each.name == "python" for each in (file.network or federation.network, learning.loss)) or (
+        learning.optimizer.name == "python"
+    )
+
+
+def _going(file: PeerFile, federation: Federation, roster: Roster) -> ContinuationPlan:
+    signed = read_contract(contract_file(Path(file.roster)), roster.authority)
+    return going_on(Path(file.state or f"{file.id}-state"), federation, signed)
+
+
+def prepare_peer(
+    file: PeerFile,
+    federation: Federation,
+    load: Callable[[Choice], Dataset] = load_dataset,
+    assembled: Iterable[Assembly] = (),
+) -> Prepared:
     """Read the roster and the keys, load the data, build the network.
 
     Args:
         federation: this machine's federation file; if there is a state, its contract is in force.
         load: loads a data set; processes with the same one may share it.
+        assembled: networks that are built already (`assemble_shared`); one that fits is taken.
 
     Raises:
         SnapshotForeignError: the file differs from the state.
@@ -110,11 +150,10 @@ def prepare_peer(file: PeerFile, federation: Federation, load: Callable[[Choice]
             roster,
         )
     device = device_of(file.device)
-    signed = read_contract(contract_file(Path(file.roster)), roster.authority)
-    going = going_on(Path(file.state or f"{file.id}-state"), federation, signed)
+    going = _going(file, federation, roster)
     federation = going.federation
     refresh = DataRefresh(file, federation, device) if file.data.refresh else None
-    made, algorithm = outfit(file, federation, device, load), federation.learning.algorithm
+    made, algorithm = outfit(file, federation, device, load, assembled), federation.learning.algorithm
     hides = method_of(algorithm).served or hides_values(federation)
     secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
     trainer = trainer_of(made, file, roster, device, secret)

@@ -1,0 +1,65 @@
+"""Peers of one start build a network once if they would build the same; each reports its own mistakes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeer.config.federation import Federation
+from fedpeer.config.peer_file import PeerFile
+from fedpeer.learning.holdings import load_dataset
+from fedpeer.peer.runtime.prepared import assemble_shared, prepare_peer
+from fedpeer.peer.wire.roster import to_bytes
+from tests.peer.runtime.people import People
+
+FEDERATION = Federation.model_validate({"simulation": {"peers": 4, "dataset": "digits"}})
+LOADED = {"digits": load_dataset(FEDERATION.simulation.dataset)}
+
+
+@pytest.fixture(scope="module")
+def roster(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("federation")
+    people = People.at(folder / "people")
+    for number in range(1, 5):
+        people.identity(f"peer{number}", address=f"http://127.0.0.1:{9000 + number}")
+    path = folder / "roster.json"
+    path.write_bytes(to_bytes(people.roster))
+    return path
+
+
+def file(roster: Path, part: int, **settings: Any) -> PeerFile:
+    return PeerFile.model_validate(
+        {
+            "id": f"peer{part}",
+            "federation": "federation.yaml",
+            "roster": str(roster),
+            "state": str(roster.parent / f"peer{part}"),
+            "transport": "plain-http",
+            "data": {"simulation": part},
+            **settings,
+        }
+    )
+
+
+def test_peers_that_would_build_the_same_share_it_and_others_build_their_own(roster: Path) -> None:
+    files = [file(roster, 1), file(roster, 2), file(roster, 3, network="mlp:64+20+10"), file(roster, 4)]
+    peers = [(each, FEDERATION) for each in files[:3]]
+    faster = FEDERATION.model_copy(update={"seed": 1})
+    made = assemble_shared([*peers, (files[3], faster)], LOADED)
+    assert len(made) == 3
+    for (each, federation), wanted in zip([*peers, (files[3], faster)], [made[0], made[0], *made[1:]], strict=True):
+        mine = prepare_peer(each, federation, assembled=made)
+        assert mine.outfit.assembly is wanted
+        alone = prepare_peer(each, federation).outfit
+        assert alone.assembly is not wanted
+        assert alone.local_task.start().equal(mine.outfit.local_task.start())
+
+
+def test_what_is_wrong_is_left_to_its_peer_and_code_of_ones_own_is_not_run_before_the_fork(roster: Path) -> None:
+    wrong = file(roster, 1, network="mlp:64+20+9")
+    absent = file(roster.parent / "no-roster.json", 2)
+    own = file(roster, 3, network="python:nowhere:build")
+    elsewhere = file(roster, 4, data={"csv": "ward.csv", "label": "outcome"})
+    assert assemble_shared([(each, FEDERATION) for each in (wrong, absent, own, elsewhere)], LOADED) == []
