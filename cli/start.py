@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -41,7 +42,8 @@ def start(
 ) -> int:
     """Run one or more real peers on this machine. Ctrl-C pauses them; the same command resumes them.
 
-    With several files, each peer runs in a process of its own; they share modules and data, and divide the cores.
+    With several files, each peer runs in a process of its own; they share modules, data and networks, and divide the
+    cores: as many train at once as there are cores.
     """
     if len(config) > 1:
         return _several(config, quiet=quiet, attached=attached)
@@ -72,8 +74,15 @@ def _run(
     attached: bool = False,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
     assembled: Sequence[Assembly] = (),
+    turn: AbstractContextManager[None] | None = None,
 ) -> int:
-    """Run a peer; `loaded` has data sets that need not be loaded again, by choice, and `assembled` built networks."""
+    """Run a peer.
+
+    Args:
+        loaded: data sets that need not be loaded again, by choice.
+        assembled: networks that need not be built again.
+        turn: within which the peer trains.
+    """
     from fedpeer.cli.outcome import flush_streams
     from fedpeer.cli.peer_config import load_peer
 
@@ -89,7 +98,9 @@ def _run(
     def load(choice: Choice) -> Dataset:
         return loaded[str(choice)] if str(choice) in loaded else load_dataset(choice)
 
-    process = PeerProcess(prepare_peer(peer.file, peer.federation, load, assembled), quiet=quiet, leave=leave)
+    process = PeerProcess(
+        prepare_peer(peer.file, peer.federation, load, assembled), quiet=quiet, leave=leave, turn=turn
+    )
     give_back_freed_memory()
     gc.freeze()  # a search for garbage in all that is loaded by now would stop the loop for some 100 ms
 
@@ -100,7 +111,7 @@ def _run(
         stop = await process.run()
         while stop.again and not process.pause_requested:  # its state is under a new contract now
             again = load_peer(config, ", so it was not started again")
-            process = PeerProcess(prepare_peer(again.file, again.federation, load), quiet=quiet)
+            process = PeerProcess(prepare_peer(again.file, again.federation, load), quiet=quiet, turn=turn)
             stop = await process.run()
         _log(peer.file.id, "stopped", stop.text, stop.code, plain=True)
         return stop.code
@@ -128,7 +139,7 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
         peer.file.id: partial(_alone, config, threads, loaded, assembled, quiet=quiet)
         for config, peer in zip(configs, peers, strict=True)
     }
-    return watch_over(starts, _ended, attached=attached)
+    return watch_over(starts, _ended, attached=attached, places=cores())
 
 
 def _import_once(peers: Sequence[PeerConfig]) -> None:
@@ -170,7 +181,13 @@ def _assemble_once(peers: Sequence[PeerConfig], loaded: Mapping[str, Dataset]) -
 
 
 def _alone(
-    config: Path, threads: int, loaded: Mapping[str, Dataset], assembled: Sequence[Assembly], *, quiet: bool
+    config: Path,
+    threads: int,
+    loaded: Mapping[str, Dataset],
+    assembled: Sequence[Assembly],
+    turn: AbstractContextManager[None],
+    *,
+    quiet: bool,
 ) -> int:
     """Run one of several peers in this process, with its share of the cores."""
     import torch
@@ -179,7 +196,8 @@ def _alone(
 
     torch.set_num_threads(threads)
     arguments = ["start", "--config", str(config), *(["--quiet"] if quiet else [])]
-    return outcome_of(partial(_run, config, quiet=quiet, leave=False, loaded=loaded, assembled=assembled), arguments)
+    run = partial(_run, config, quiet=quiet, leave=False, loaded=loaded, assembled=assembled, turn=turn)
+    return outcome_of(run, arguments)
 
 
 def _ended(peer: str, code: int) -> None:

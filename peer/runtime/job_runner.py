@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -40,13 +41,16 @@ class JobRunner:
         status: Status,
         warn: Callable[[str, str], None],
         tell: Callable[[str, str], None] = lambda what, text: None,
+        turn: AbstractContextManager[None] | None = None,
     ) -> None:
         """
         Args:
             warn: called in the trainer's thread with the code and the text of a warning: a model was not saved, and the
                 last one stays; a user's own metric failed; or changed data cannot be used.
             tell: called likewise with other news: changed data are used.
+            turn: within which it trains and evaluates (`turns.py`).
         """
+        self._turn = turn or nullcontext()
         self._prepared, self._metrics = prepared, prepared.metrics
         self._module, self._layout = prepared.outfit.assembly.module, prepared.outfit.assembly.layout
         self._folder, self._status, self._warn, self._tell = folder, status, warn, tell
@@ -64,9 +68,10 @@ class JobRunner:
         """Do one job and record its duration."""
         if isinstance(job, Train | TrainClient):
             self._refresh()
-        began = time.perf_counter()
-        done = self._done(job)
-        self._status.took(_TIMED[type(job)], time.perf_counter() - began)
+        with self._turn if isinstance(job, Train | TrainClient | Evaluate) else nullcontext():
+            began = time.perf_counter()
+            done = self._done(job)
+            self._status.took(_TIMED[type(job)], time.perf_counter() - began)
         return done
 
     def _refresh(self) -> None:

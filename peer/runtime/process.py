@@ -17,7 +17,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractContextManager, AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -124,9 +124,17 @@ class PeerProcess:
 
     quiet   print warnings and errors only
     leave   leave the federation as soon as the other peers have been met
+    turn    within which it trains and evaluates; None: whenever it likes
     """
 
-    def __init__(self, prepared: Prepared, *, quiet: bool = False, leave: bool = False) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        quiet: bool = False,
+        leave: bool = False,
+        turn: AbstractContextManager[None] | None = None,
+    ) -> None:
         self._prepared = prepared
         self._leave = leave
         file = prepared.file
@@ -134,7 +142,7 @@ class PeerProcess:
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
         self.status = initial_status(prepared)
-        self._bench = JobRunner(prepared, self._folder, self.status, self._warn, self._tell)
+        self._bench = JobRunner(prepared, self._folder, self.status, self._warn, self._tell, turn)
         self._quiet = quiet
         self._store: Store | None = None
         self._stopped: Stop | None = None

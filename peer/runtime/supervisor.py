@@ -1,10 +1,10 @@
 """Supervisor of several peers on one machine: each is a process of its own, and this one only watches over them.
 
 Where `fork` exists, the libraries are imported once, here, and shared by all: sixteen peers start in the time of a few,
-and the imported libraries are in memory once. Forking is safe because nothing but importing and reading files happened
-before: no thread of ours runs, no tensor was touched, no lock is held. (After torch has used its threads a forked child
-hangs. Linear algebra libraries stop and restart the threads that they start on import themselves.) Elsewhere each child
-starts from nothing.
+and the imported libraries are in memory once. Forking is safe because nothing but importing, reading files and tracing
+networks in one thread happened before: no thread of ours runs, torch has used none of its own, no lock is held. (After
+torch has used its threads a forked child hangs. Linear algebra libraries stop and restart the threads that they start
+on import themselves.) Elsewhere each child starts from nothing.
 
 A child that ended because of a problem that may pass (`EXIT_TEMPORARY`) is started again, after growing pauses; so is a
 child that then cannot be started.
@@ -25,19 +25,21 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
 from fedpeer.exit_codes import EXIT_TEMPORARY
-from fedpeer.peer.runtime.freed_memory import give_back_freed_memory
+from fedpeer.peer.runtime.freed_memory import give_back_freed_memory, keep_one_heap
 from fedpeer.peer.runtime.transient import pauses
+from fedpeer.peer.runtime.turns import Turn, Turns
 
 #: Seconds before a child is started again, doubled each time up to the second number; a start costs seconds of a core.
 RESTART_SECONDS, RESTART_SECONDS_MAX = 5.0, 120.0
 #: Added to n for the exit code of a process that was ended by signal n, as in shells.
 _SIGNALLED = 128
 
-Start = Callable[[], int]
+Start = Callable[[AbstractContextManager[None]], int]
 
 
 def watch_over(
@@ -45,14 +47,17 @@ def watch_over(
     ended: Callable[[str, int], None],
     *,
     attached: bool = False,
+    places: int | None = None,
     restart_seconds: float = RESTART_SECONDS,
 ) -> int:
     """Start these peers, wait until all have ended for good, and return the largest of their exit codes.
 
     Args:
-        starts: by id the function that each peer's process runs; it returns the exit code.
+        starts: by id the function that each peer's process runs; it gets the peer's turn at training, and returns the
+            exit code.
         ended: called at each end with the id and the exit code, or minus the number of the signal.
         attached: whether to stop them when standard input ends.
+        places: number of peers that train at once; None: all.
         restart_seconds: pause before a child that ended with `EXIT_TEMPORARY` is first started again.
     """
     gc.collect()
@@ -61,10 +66,12 @@ def watch_over(
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     reader, writer = context.Pipe(duplex=False)
     children: dict[str, Any] = {}
+    turns = None if places is None or places >= len(starts) else Turns(places)
 
     def begin(peer: str) -> None:
-        children[peer] = context.Process(target=_live, args=(starts[peer], reader, writer), name=peer)
-        children[peer].start()
+        with nullcontext() if turns is None else turns.seat() as seat:
+            children[peer] = context.Process(target=_live, args=(starts[peer], reader, writer, seat), name=peer)
+            children[peer].start()
 
     later = {peer: pauses(restart_seconds, RESTART_SECONDS_MAX) for peer in starts}
     due: dict[str, float] = {}  # peers to start again, and when
@@ -84,7 +91,14 @@ def watch_over(
                     ended(peer, EXIT_TEMPORARY)
                     due[peer] = now + next(later[peer])
             living = {children[peer].sentinel: peer for peer in starts if peer not in codes and peer not in due}
-            for ready in wait([received, *living], min(due.values()) - now if due else None):
+            asking = [] if turns is None else turns.connections
+            later_on = [at - now for at in due.values()]
+            if turns is not None and (again := turns.give(now)) is not None:
+                later_on.append(again)
+            for ready in wait([received, *asking, *living], max(0.0, min(later_on)) if later_on else None):
+                if turns is not None and ready in asking:
+                    turns.heed(ready, time.monotonic())
+                    continue
                 if ready is received:
                     for number in received.recv(64):
                         _pass_on(number, [children[peer].pid for peer in living.values()])
@@ -120,8 +134,9 @@ def end_of_input() -> None:
         pass
 
 
-def _live(start: Start, reader: Connection, writer: Connection) -> None:
+def _live(start: Start, reader: Connection, writer: Connection, seat: Connection | None) -> None:
     """Run one child, without the signal handling that it inherits from its parent."""
+    keep_one_heap()
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -129,7 +144,7 @@ def _live(start: Start, reader: Connection, writer: Connection) -> None:
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     stop_after(reader.recv_bytes)
-    sys.exit(start())
+    sys.exit(start(nullcontext() if seat is None else Turn(seat)))
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import urllib.request
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,9 @@ def test_a_data_set_is_loaded_once_for_all(
     monkeypatch.setattr(holdings, "load_dataset", load)
     monkeypatch.setattr(runtime_process, "PeerProcess", process)
     monkeypatch.setattr(command, "_import_once", imported.append)
-    monkeypatch.setattr(supervisor, "watch_over", lambda starts, ended, **_: max(start() for start in starts.values()))
+    monkeypatch.setattr(
+        supervisor, "watch_over", lambda starts, ended, **_: max(start(nullcontext()) for start in starts.values())
+    )
     threads = torch.get_num_threads()
     try:
         assert fedpeer(*starting(configs)).code == 2
@@ -223,7 +225,7 @@ def test_a_mistake_ends_with_its_code_wherever_it_is_told() -> None:
 def test_each_has_its_share_of_the_cores(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        assert _alone(tmp_path / "missing.yaml", before + 1, {}, [], quiet=True) == 2
+        assert _alone(tmp_path / "missing.yaml", before + 1, {}, [], nullcontext(), quiet=True) == 2
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)

@@ -20,19 +20,19 @@ import pytest
 PATIENCE = 60.0
 
 PARENT = """
-import errno, functools, os, signal, socket, sys, time
+import errno, fcntl, functools, os, signal, socket, sys, time
 from fedpeer.peer.runtime.supervisor import watch_over
 
 def said(*words):
     os.write(1, (" ".join(map(str, words)) + "\\n").encode())
 
-def returns():
+def returns(turn):
     return 3
 
-def fails():
+def fails(turn):
     raise RuntimeError("no such luck")
 
-def waits():
+def waits(turn):
     received, wakes = socket.socketpair()
     wakes.setblocking(False)
     for each in (signal.SIGINT, signal.SIGTERM):
@@ -43,15 +43,25 @@ def waits():
     said("heard", *(signal.Signals(number).name.removeprefix("SIG") for number in received.recv(64)))
     return 0
 
-def later():
+def later(turn):
     if os.path.exists(sys.argv[2]):
         said("there")
         return 0
     open(sys.argv[2], "x").close()
     return 75
 
-def never():
+def never(turn):
     return 75
+
+def trains(turn):
+    os.makedirs(f"{sys.argv[2]}s/{os.getpid()}")
+    while len(os.listdir(f"{sys.argv[2]}s")) < 2:  # both are there
+        time.sleep(0.001)
+    for _ in range(100):
+        with turn, open(sys.argv[2], "a+") as found:
+            fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            sum(range(50_000))
+    return 0
 
 def scarce(fork, forks=iter(range(9))):
     if next(forks) == int(sys.argv[4]):
@@ -65,6 +75,7 @@ if __name__ == "__main__":
         kinds,
         lambda peer, code: said("ended", peer, code),
         attached=sys.argv[1] == "attached",
+        places=1,
         restart_seconds=float(sys.argv[3]),
     )
     said("code", code)
@@ -111,6 +122,12 @@ def test_every_end_is_told_and_the_worst_is_the_end_of_all() -> None:
     assert lines >= {"heard TERM", "code 137"}
     with parent("returns", "fails") as process:
         assert rest(process) == {"ended returns 3", "ended fails 1", "code 3"}
+
+
+def test_peers_train_in_turns(tmp_path: Path) -> None:
+    """Each locks a file within its turn, and fails if another one has it."""
+    with parent("trains1", "trains2", marker=str(tmp_path / "lock")) as process:
+        assert rest(process) == {"ended trains1 0", "ended trains2 0", "code 0"}
 
 
 def test_who_ended_for_what_may_pass_is_started_again(tmp_path: Path) -> None:

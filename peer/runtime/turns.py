@@ -1,0 +1,130 @@
+"""Turns at training for the peers that one `fedpeer start` runs: no more of them train at once than there are cores.
+
+More at once would not be faster, and what a training needs besides the model, its activations above all, would be in
+memory once for each peer instead of once for each core. The parent gives the turns (`Turns`); a peer waits for its own
+in its trainer's thread, while its event loop goes on (`Turn`). A turn is over when the peer says so, when its process
+ends, or when it lasts far longer than those before: a peer that stands still does not hold up the others.
+
+A message is a number: a peer sends n to ask for its nth turn and -n at its end, and the parent sends n to give it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection, Pipe
+
+from fedpeer.peer.runtime.freed_memory import give_back_freed_memory, resident_bytes
+
+#: A turn that lasts so many times as long as the longest before no longer counts; at least so many seconds, and while
+#: none has ended, so many.
+LONGER, SECONDS_LEAST, SECONDS_FIRST = 10.0, 2.0, 60.0
+#: Memory that a training may leave to the C library for the next one. Small networks leave less, and taking it anew
+#: each time would slow them.
+KEPT_BYTES_MAX = 16 << 20
+
+
+@dataclass
+class _Seat:
+    """One peer's place in the queue.
+
+    wanted   number of the turn that it asks for, or has
+    since    when its turn began; None: it has none
+    """
+
+    connection: Connection
+    wanted: int = 0
+    since: float | None = None
+
+
+class Turns:
+    """Gives turns in the order in which they were asked for.
+
+    places   number of turns at once
+    """
+
+    def __init__(self, places: int) -> None:
+        self._places = places
+        self._seats: dict[Connection, _Seat] = {}
+        self._queue: deque[_Seat] = deque()
+        self._longest = 0.0
+
+    def seat(self) -> Connection:
+        """Return the end of a new connection that a peer's process asks with; close it here once that has started."""
+        ours, theirs = Pipe()
+        self._seats[ours] = _Seat(ours)
+        return theirs
+
+    @property
+    def connections(self) -> list[Connection]:
+        """Connections on which peers ask."""
+        return list(self._seats)
+
+    def heed(self, connection: Connection, now: float) -> None:
+        """Read what a peer says, and give the turns that are due then."""
+        seat = self._seats[connection]
+        try:
+            number = int(connection.recv_bytes(32))
+        except (EOFError, OSError):  # its process has ended
+            self._over(seat)
+            del self._seats[connection]
+            connection.close()
+        else:
+            if number > 0:
+                seat.wanted = number
+                self._queue.append(seat)
+            else:
+                if seat.since is not None:
+                    self._longest = max(self._longest, now - seat.since)
+                self._over(seat)
+        self.give(now)
+
+    def give(self, now: float) -> float | None:
+        """Give the turns that are due; return the seconds after which to try again if nobody says anything."""
+        limit = max(SECONDS_LEAST, LONGER * self._longest) if self._longest else SECONDS_FIRST
+        for seat in self._seats.values():
+            if seat.since is not None and now - seat.since >= limit:
+                seat.since = None
+        while self._queue and len(self._begun()) < self._places:
+            seat = self._queue.popleft()
+            seat.since = now
+            with suppress(OSError):  # its process has ended, which is read next
+                seat.connection.send_bytes(b"%d" % seat.wanted)
+        return min(self._begun()) + limit - now if self._queue else None
+
+    def _begun(self) -> list[float]:
+        return [seat.since for seat in self._seats.values() if seat.since is not None]
+
+    def _over(self, seat: _Seat) -> None:
+        seat.since = None
+        with suppress(ValueError):
+            self._queue.remove(seat)
+
+
+class Turn(AbstractContextManager[None]):
+    """A peer's turn: within it, this process trains. What a large training has freed goes back to the system after it.
+
+    connection   the end that `Turns.seat` returned
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection, self._number, self._kept = connection, 0, 0
+
+    def __enter__(self) -> None:
+        self._kept = self._kept or resident_bytes()
+        self._number += 1
+        self._say(self._number)
+        with suppress(EOFError, OSError):  # the parent has ended, and this process is about to
+            while int(self._connection.recv_bytes(32)) < self._number:
+                pass
+
+    def __exit__(self, *exception: object) -> None:
+        if resident_bytes() - self._kept > KEPT_BYTES_MAX:
+            give_back_freed_memory()
+            self._kept = resident_bytes()
+        self._say(-self._number)
+
+    def _say(self, number: int) -> None:
+        with suppress(OSError):
+            self._connection.send_bytes(b"%d" % number)

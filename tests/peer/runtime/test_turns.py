@@ -1,0 +1,150 @@
+"""Turns at training: as many at once as there are places, in the order of asking, and nobody holds up the others."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection, wait
+
+import pytest
+
+from fedpeer.peer.runtime import turns as module
+from fedpeer.peer.runtime.turns import SECONDS_FIRST, SECONDS_LEAST, Turn, Turns
+
+#: Seconds in which everything happens, on a busy machine.
+PATIENCE = 60.0
+
+
+class Peer:
+    """A peer's end, of which each message is read by the parent at once."""
+
+    def __init__(self, turns: Turns) -> None:
+        self.turns, self.end = turns, turns.seat()
+        self.ours = turns.connections[-1]
+
+    def says(self, number: int, now: float) -> None:
+        self.end.send_bytes(b"%d" % number)
+        self.turns.heed(self.ours, now)
+
+    def heard(self) -> int | None:
+        return int(self.end.recv_bytes()) if self.end.poll() else None
+
+
+def test_there_are_as_many_turns_at_once_as_places_in_the_order_of_asking() -> None:
+    turns = Turns(2)
+    a, b, c, d = (Peer(turns) for _ in range(4))
+    for peer in (c, a, d, b):
+        peer.says(1, 0.0)
+    assert [peer.heard() for peer in (a, b, c, d)] == [1, None, 1, None]
+    a.says(-1, 1.0)
+    assert [peer.heard() for peer in (b, d)] == [None, 1]
+    a.says(2, 1.0)
+    d.says(-1, 2.0)
+    assert [peer.heard() for peer in (a, b)] == [None, 1], "who has just had a turn stands behind"
+    c.says(-1, 2.0)
+    assert a.heard() == 2
+
+
+def test_who_ends_leaves_a_place_and_no_gap_in_the_queue() -> None:
+    turns = Turns(1)
+    a, b, c = (Peer(turns) for _ in range(3))
+    for peer in (a, b, c):
+        peer.says(1, 0.0)
+    b.end.close()
+    a.end.close()
+    for peer in (b, a):
+        turns.heed(peer.ours, 1.0)
+    assert c.heard() == 1
+    assert turns.connections == [c.ours]
+
+
+def test_a_turn_that_lasts_far_longer_than_others_holds_nobody_up() -> None:
+    turns = Turns(1)
+    a, b = Peer(turns), Peer(turns)
+    a.says(1, 0.0)
+    b.says(1, 0.0)
+    assert turns.give(SECONDS_FIRST - 1) == 1.0, "as none has ended, nobody knows how long one lasts"
+    assert b.heard() is None
+    assert turns.give(SECONDS_FIRST) is None
+    assert b.heard() == 1
+    a.says(-1, SECONDS_FIRST + 1)
+    assert a.heard() == 1
+    a.says(2, SECONDS_FIRST + 1)
+    assert a.heard() is None, "its late end is not the end of the turn that another one has"
+
+
+def test_longer_is_longer_than_those_that_have_ended() -> None:
+    turns = Turns(1)
+    a, b = Peer(turns), Peer(turns)
+    a.says(1, 0.0)
+    a.says(-1, 0.01)
+    a.says(2, 1.0)
+    b.says(1, 1.0)
+    assert turns.give(1.0) == SECONDS_LEAST
+    turns.give(1.0 + SECONDS_LEAST)
+    assert b.heard() == 1
+
+
+@contextmanager
+def giving(turns: Turns) -> Iterator[None]:
+    """Play the parent in a thread until all peers have ended."""
+
+    def give() -> None:
+        while turns.connections:
+            for ready in wait(turns.connections, PATIENCE):
+                assert isinstance(ready, Connection)
+                turns.heed(ready, 0.0)
+
+    parent = threading.Thread(target=give, daemon=True)
+    parent.start()
+    yield
+    parent.join(PATIENCE)
+    assert not parent.is_alive()
+
+
+def test_never_more_peers_are_within_their_turns_than_there_are_places() -> None:
+    turns, most, within = Turns(2), list[int](), set[int]()
+    lock = threading.Lock()
+
+    def train(number: int, end: Connection) -> None:
+        turn = Turn(end)
+        for _ in range(20):
+            with turn:
+                with lock:
+                    within.add(number)
+                    most.append(len(within))
+                with lock:
+                    within.discard(number)
+        end.close()
+
+    peers = [threading.Thread(target=train, args=(number, turns.seat())) for number in range(5)]
+    with giving(turns):
+        for peer in peers:
+            peer.start()
+        for peer in peers:
+            peer.join(PATIENCE)
+    assert len(most) == 100
+    assert max(most) <= 2
+
+
+def test_without_a_parent_a_turn_begins_at_once() -> None:
+    turns = Turns(1)
+    end = turns.seat()
+    turns.connections[0].close()
+    with Turn(end):
+        pass
+
+
+@pytest.mark.parametrize(("left", "given_back"), [(0, 0), (1, 1)])
+def test_what_a_large_training_has_freed_goes_back(monkeypatch: pytest.MonkeyPatch, left: int, given_back: int) -> None:
+    sizes = iter([100 << 20, (116 << 20) + left, 100 << 20])
+    calls = list[str]()
+    monkeypatch.setattr(module, "resident_bytes", lambda: next(sizes))
+    monkeypatch.setattr(module, "give_back_freed_memory", lambda: calls.append("given back"))
+    turns = Turns(1)
+    end = turns.seat()
+    turns.connections[0].close()
+    with Turn(end):
+        pass
+    assert len(calls) == given_back
