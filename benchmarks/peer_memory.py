@@ -48,7 +48,7 @@ def measure(quick: bool) -> Section:
         "Memory of real peers on one machine",
         f"{len(world.peers)} peers train adapters of rank 8 beside a frozen model of characters in a file; pages that "
         "processes share count once. 4 peers divide Fashion-MNIST, whose inputs take 220 MB; a peer's own memory is "
-        "what it shares with nobody. All train when they are looked at.",
+        "what it shares with nobody. All are in training when they are looked at, in turns.",
         [
             Row(name="adapters: memory of all", unit="MB", ours=memory / 1e6, target=MEMORY_TARGET),
             Row(name="adapters: a share on the wire", unit="kB", ours=share / 1e3, target=SHARE_TARGET),
