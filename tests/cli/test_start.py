@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -37,6 +37,7 @@ from fedpeer.peer.runtime import supervisor
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.wire.roster import RosterError
 from fedpeer.sims.processes.settling import free_ports
+from fedpeer.sims.request import cores
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
 from tests.ipv6 import needs_ipv6
@@ -108,26 +109,32 @@ def test_what_training_needs_is_imported_once_for_all(
     assert sorted(set(done)) == imported
 
 
-def test_a_data_set_is_loaded_once_for_all(
+def test_a_data_set_is_loaded_and_the_network_built_once_for_all_who_train_in_turns(
     fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The supervisor does the peers' work in one process; each peer stops as soon as it is prepared."""
     loaded, imported, prepared = list[Choice](), list[Sequence[PeerConfig]](), list[Prepared]()
+    turns = [nullcontext() for _ in configs]
+    taken, places = list[object](), list[object]()
 
     def load(choice: Choice) -> Dataset:
         loaded.append(choice)
         return load_dataset(choice)
 
-    def process(one: Prepared, **_: object) -> object:
+    def process(one: Prepared, *, turn: object, **_: object) -> object:
         prepared.append(one)
+        taken.append(turn)
         raise RosterError("unknown_peer", "enough")
 
     monkeypatch.setattr(holdings, "load_dataset", load)
     monkeypatch.setattr(runtime_process, "PeerProcess", process)
     monkeypatch.setattr(command, "_import_once", imported.append)
-    monkeypatch.setattr(
-        supervisor, "watch_over", lambda starts, ended, **_: max(start(nullcontext()) for start in starts.values())
-    )
+
+    def watch_over(starts: Mapping[str, supervisor.Start], ended: object, **settings: object) -> int:
+        places.append(settings["places"])
+        return max(start(turn) for start, turn in zip(starts.values(), turns, strict=True))
+
+    monkeypatch.setattr(supervisor, "watch_over", watch_over)
     threads = torch.get_num_threads()
     try:
         assert fedpeer(*starting(configs)).code == 2
@@ -136,6 +143,9 @@ def test_a_data_set_is_loaded_once_for_all(
     assert len(loaded) == len(imported) == 1
     assert len(prepared) == 3
     assert all(one.outfit.dataset is prepared[0].outfit.dataset for one in prepared)
+    assert all(one.outfit.assembly is prepared[0].outfit.assembly for one in prepared)
+    assert taken == turns
+    assert places == [cores()]
     parts = [set(one.outfit.held.train_M.tolist()) for one in prepared]
     assert sum(map(len, parts)) == len(set.union(*parts)), "each has its own part of it"
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import stat
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -113,15 +114,30 @@ def test_its_memory_is_the_machines() -> None:
     assert device_memory("cpu") > 2**28
 
 
+class Logged(AbstractContextManager[None]):
+    """A turn at training that logs its beginnings and ends."""
+
+    def __init__(self) -> None:
+        self.log = list[str]()
+
+    def __enter__(self) -> None:
+        self.log.append("begins")
+
+    def __exit__(self, *exception: object) -> None:
+        self.log.append("ends")
+
+
 def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepared: Prepare, tmp_path: Path) -> None:
     """In FedPer the head stays at the peer, so the server has another model."""
     ann = prepared()
     spec, status = ann.trainer.spec, initial_status(ann)
     assert spec is not None
     (tmp_path / "state").mkdir()
-    context = JobRunner(ann, tmp_path / "state", status, lambda what, text: pytest.fail(text))
+    turn = Logged()
+    context = JobRunner(ann, tmp_path / "state", status, lambda what, text: pytest.fail(text), turn=turn)
     clients = ("ann", "bob", "cas")
     client_trained = context.work(TrainClient(1, spec.client, spec.server, clients))
+    assert turn.log == ["begins", "ends"]
     assert isinstance(client_trained, ClientTrained)
     assert client_trained.client != spec.client
     aggregated = context.work(AggregateUpdates(1, 1, spec.server, {}, {"ann": client_trained.update}, clients))
