@@ -3,7 +3,8 @@
 More at once would not be faster, and what a training needs besides the model, its activations above all, would be in
 memory once for each peer instead of once for each core. The parent gives the turns (`Turns`); a peer waits for its own
 in its trainer's thread, while its event loop goes on (`Turn`). A turn is over when the peer says so, when its process
-ends, or when it lasts far longer than those before: a peer that stands still does not hold up the others.
+ends, or when it has lasted longer than others usually do: a peer that stands still, or has far more to train, does not
+hold up the others.
 
 A message is a number: a peer sends n to ask for its nth turn and -n at its end, and the parent sends n to give it.
 """
@@ -14,12 +15,13 @@ from collections import deque
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, Pipe
+from statistics import median
 
 from fedpeer.peer.runtime.freed_memory import give_back_freed_memory, resident_bytes
 
-#: A turn that lasts so many times as long as the longest before no longer counts; at least so many seconds, and while
-#: none has ended, so many.
-LONGER, SECONDS_LEAST, SECONDS_FIRST = 10.0, 2.0, 60.0
+#: A turn that has lasted so many times as long as the median of so many before no longer counts; at least so many
+#: seconds, and while none has ended, so many.
+LONGER, MEMORY, SECONDS_LEAST, SECONDS_FIRST = 3.0, 64, 0.5, 60.0
 #: Memory that a training may leave to the C library for the next one. Small networks leave less, and taking it anew
 #: each time would slow them.
 KEPT_BYTES_MAX = 16 << 20
@@ -31,11 +33,13 @@ class _Seat:
 
     wanted   number of the turn that it asks for, or has
     since    when its turn began; None: it has none
+    counts   whether its turn takes a place
     """
 
     connection: Connection
     wanted: int = 0
     since: float | None = None
+    counts: bool = False
 
 
 class Turns:
@@ -48,7 +52,7 @@ class Turns:
         self._places = places
         self._seats: dict[Connection, _Seat] = {}
         self._queue: deque[_Seat] = deque()
-        self._longest = 0.0
+        self._lasted: deque[float] = deque(maxlen=MEMORY)
 
     def seat(self) -> Connection:
         """Return the end of a new connection that a peer's process asks with; close it here once that has started."""
@@ -76,25 +80,24 @@ class Turns:
                 self._queue.append(seat)
             else:
                 if seat.since is not None:
-                    self._longest = max(self._longest, now - seat.since)
+                    self._lasted.append(now - seat.since)
                 self._over(seat)
         self.give(now)
 
     def give(self, now: float) -> float | None:
         """Give the turns that are due; return the seconds after which to try again if nobody says anything."""
-        limit = max(SECONDS_LEAST, LONGER * self._longest) if self._longest else SECONDS_FIRST
+        limit = max(SECONDS_LEAST, LONGER * median(self._lasted)) if self._lasted else SECONDS_FIRST
         for seat in self._seats.values():
-            if seat.since is not None and now - seat.since >= limit:
-                seat.since = None
+            seat.counts = seat.counts and seat.since is not None and now - seat.since < limit
         while self._queue and len(self._begun()) < self._places:
             seat = self._queue.popleft()
-            seat.since = now
+            seat.since, seat.counts = now, True
             with suppress(OSError):  # its process has ended, which is read next
                 seat.connection.send_bytes(b"%d" % seat.wanted)
         return min(self._begun()) + limit - now if self._queue else None
 
     def _begun(self) -> list[float]:
-        return [seat.since for seat in self._seats.values() if seat.since is not None]
+        return [seat.since for seat in self._seats.values() if seat.since is not None and seat.counts]
 
     def _over(self, seat: _Seat) -> None:
         seat.since = None

@@ -74,7 +74,26 @@ def test_a_turn_that_lasts_far_longer_than_others_holds_nobody_up() -> None:
     assert a.heard() is None, "its late end is not the end of the turn that another one has"
 
 
-def test_longer_is_longer_than_those_that_have_ended() -> None:
+def test_a_turn_counts_for_three_times_as_long_as_they_usually_last() -> None:
+    """So a peer with far more examples does not hold up the others, and one that is only slower does."""
+    turns = Turns(1)
+    a, b = Peer(turns), Peer(turns)
+    for number, lasts in enumerate((1.0, 9.0, 2.0), 1):
+        a.says(number, 0.0)
+        a.says(-number, lasts)
+    a.says(4, 10.0)
+    b.says(1, 10.0)
+    assert turns.give(10.0) == 6.0
+    turns.give(15.9)
+    assert b.heard() is None
+    turns.give(16.0)
+    assert b.heard() == 1
+    a.says(-4, 30.0)
+    a.says(5, 30.0)
+    assert turns.give(30.0) == 2.5, "b has had its turn for 14 of three times 5.5 seconds"
+
+
+def test_short_turns_are_not_cut_shorter() -> None:
     turns = Turns(1)
     a, b = Peer(turns), Peer(turns)
     a.says(1, 0.0)
