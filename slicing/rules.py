@@ -32,7 +32,7 @@ from fedpeer.slicing.layers import (
 )
 from fedpeer.slicing.network import NONE
 from fedpeer.slicing.pairs import united
-from fedpeer.slicing.products import dot_product_attention, einsum, matmul, multi_head_attention
+from fedpeer.slicing.products import baddbmm, dot_product_attention, einsum, matmul, multi_head_attention
 from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replaced, tensor_leaves
 
 
@@ -153,6 +153,7 @@ _FUNCTIONS: dict[str, Callable[..., Shadow]] = {
     "linear": trace_linear,
     "addmm": addmm,
     **dict.fromkeys(["matmul", "mm", "bmm", "mv"], matmul),
+    "baddbmm": baddbmm,
     "einsum": einsum,
     "scaled_dot_product_attention": dot_product_attention,
     "multi_head_attention_forward": multi_head_attention,

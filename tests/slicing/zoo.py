@@ -326,6 +326,24 @@ class Single(nn.Module):
         return result
 
 
+class Stacked(nn.Module):
+    """An attention whose heads are a stack of matrices, with a bias of positions, as BLOOM has it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.q, self.k, self.v = (nn.Linear(5, 8) for _ in range(3))
+        self.o, self.head = nn.Linear(8, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        parts = (layer(x).unflatten(-1, (4, 2)).transpose(1, 2).flatten(0, 1) for layer in (self.q, self.k, self.v))
+        q, k, v = parts
+        far = torch.arange(x.shape[1], dtype=x.dtype).expand(len(q), 1, -1)
+        scores = far.baddbmm(batch1=q, batch2=k.mT, beta=-0.5, alpha=0.7)
+        mixed = torch.bmm(scores.softmax(-1), v).unflatten(0, (len(x), 4)).transpose(1, 2).flatten(2)
+        result: Tensor = self.head(self.o(mixed).sum(1))
+        return result
+
+
 class Patches(nn.Module):
     """A class token before patches, rotary positions as complex numbers, biases of relative positions, latents."""
 
@@ -572,6 +590,7 @@ ZOO = {
         {"input": 2, "0": 6, "2": 2, "5": 3},
         same=((0, 1), (-1, -2)),
     ),
+    "stacked": Specimen(Stacked, (3, 5), {"input": 5, "q": 4, "o": 6, "head": 3}),
     "patches": Specimen(
         Patches,
         (2, 4, 4),
