@@ -14,7 +14,6 @@ import torch
 from torch import Tensor
 
 from fedpeer.slicing.cells import Ids, MixedError
-from fedpeer.slicing.elementwise import elementwise
 from fedpeer.slicing.layers import activation, attach, bind, known, trace_linear
 from fedpeer.slicing.network import NONE
 from fedpeer.slicing.pairs import united
@@ -33,11 +32,6 @@ def matmul(call: TracedCall, a: Any, b: Any) -> Shadow:
     lead = np.broadcast_shapes(a.ids.shape[:-2], b.ids.shape[:-2]) or (1,)
     a_ids, b_ids = (ids.expand(lead + ids.shape[-2:]).flatten(0, -3) for ids in (_stacked(a.ids), _stacked(b.ids)))
     return Neurons(_product(call, a_ids, b_ids).reshape(call.value.shape))
-
-
-def baddbmm(call: TracedCall, input: Any, batch1: Any, batch2: Any, **_: Any) -> Shadow:
-    """Follow `input + a @ b` for stacks of matrices, such as scores of attention with a bias of positions."""
-    return elementwise(call, input, matmul(call, batch1, batch2))
 
 
 def _stacked(ids: Tensor) -> Tensor:

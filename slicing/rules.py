@@ -32,7 +32,7 @@ from fedpeer.slicing.layers import (
 )
 from fedpeer.slicing.network import NONE
 from fedpeer.slicing.pairs import united
-from fedpeer.slicing.products import baddbmm, dot_product_attention, einsum, matmul, multi_head_attention
+from fedpeer.slicing.products import dot_product_attention, einsum, matmul, multi_head_attention
 from fedpeer.slicing.shadows import Neurons, Shadow, TracedCall, Weights, replaced, tensor_leaves
 
 
@@ -135,6 +135,11 @@ def _trace_moved(call: TracedCall, move: Callable[..., Any], *args: Any, **kwarg
     return replaced(result, lambda leaf: Neurons(leaf) if isinstance(leaf, Tensor) else None)
 
 
+def _baddbmm(call: TracedCall, input: Any, batch1: Any, batch2: Any, **_: Any) -> Shadow:
+    """Follow `input + a @ b` for stacks of matrices, such as scores of attention with a bias of positions."""
+    return elementwise(call, input, matmul(call, batch1, batch2))
+
+
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
@@ -153,7 +158,7 @@ _FUNCTIONS: dict[str, Callable[..., Shadow]] = {
     "linear": trace_linear,
     "addmm": addmm,
     **dict.fromkeys(["matmul", "mm", "bmm", "mv"], matmul),
-    "baddbmm": baddbmm,
+    "baddbmm": _baddbmm,
     "einsum": einsum,
     "scaled_dot_product_attention": dot_product_attention,
     "multi_head_attention_forward": multi_head_attention,

@@ -32,7 +32,7 @@ from typing import Any
 from fedpeer.exit_codes import EXIT_TEMPORARY
 from fedpeer.peer.runtime.freed_memory import give_back_freed_memory, keep_one_heap
 from fedpeer.peer.runtime.transient import pauses
-from fedpeer.peer.runtime.turns import Turn, Turns
+from fedpeer.peer.runtime.turns import TrainingTurn, TrainingTurns
 
 #: Seconds before a child is started again, doubled each time up to the second number; a start costs seconds of a core.
 RESTART_SECONDS, RESTART_SECONDS_MAX = 5.0, 120.0
@@ -66,7 +66,7 @@ def watch_over(
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     reader, writer = context.Pipe(duplex=False)
     children: dict[str, Any] = {}
-    turns = None if places is None or places >= len(starts) else Turns(places)
+    turns = None if places is None or places >= len(starts) else TrainingTurns(places)
 
     def begin(peer: str) -> None:
         with nullcontext() if turns is None else turns.seat() as seat:
@@ -144,7 +144,7 @@ def _live(start: Start, reader: Connection, writer: Connection, seat: Connection
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     stop_after(reader.recv_bytes)
-    sys.exit(start(nullcontext() if seat is None else Turn(seat)))
+    sys.exit(start(nullcontext() if seat is None else TrainingTurn(seat)))
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
 """Turns at training for the peers that one `fedpeer start` runs: no more of them train at once than there are cores.
 
 More at once would not be faster, and what a training needs besides the model, its activations above all, would be in
-memory once for each peer instead of once for each core. The parent gives the turns (`Turns`); a peer waits for its own
-in its trainer's thread, while its event loop goes on (`Turn`). A turn is over when the peer says so, when its process
-ends, or when it has lasted longer than others usually do: a peer that stands still, or has far more to train, does not
-hold up the others.
+memory once for each peer instead of once for each core. The parent gives the turns (`TrainingTurns`); a peer waits for
+its own in its trainer's thread, while its event loop goes on (`TrainingTurn`). A turn is over when the peer says so,
+when its process ends, or when it has lasted longer than others usually do: a peer that stands still, or has far more to
+train, does not hold up the others.
 
 A message is a number: a peer sends n to ask for its nth turn and -n at its end, and the parent sends n to give it.
 """
@@ -42,7 +42,7 @@ class _Seat:
     counts: bool = False
 
 
-class Turns:
+class TrainingTurns:
     """Gives turns in the order in which they were asked for.
 
     places   number of turns at once
@@ -105,10 +105,10 @@ class Turns:
             self._queue.remove(seat)
 
 
-class Turn(AbstractContextManager[None]):
+class TrainingTurn(AbstractContextManager[None]):
     """A peer's turn: within it, this process trains. What a large training has freed goes back to the system after it.
 
-    connection   the end that `Turns.seat` returned
+    connection   the end that `TrainingTurns.seat` returned
     """
 
     def __init__(self, connection: Connection) -> None:

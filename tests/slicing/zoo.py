@@ -339,7 +339,7 @@ class Stacked(nn.Module):
         q, k, v = parts
         far = torch.arange(x.shape[1], dtype=x.dtype).expand(len(q), 1, -1)
         scores = far.baddbmm(batch1=q, batch2=k.mT, beta=-0.5, alpha=0.7)
-        mixed = torch.bmm(scores.softmax(-1), v).unflatten(0, (len(x), 4)).transpose(1, 2).flatten(2)
+        mixed = torch.bmm(scores.softmax(-1), v).view(len(x), 4, -1, 2).transpose(1, 2).flatten(2)
         result: Tensor = self.head(self.o(mixed).sum(1))
         return result
 

@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from fedpeer.peer.runtime.freed_memory import give_back_freed_memory
+from fedpeer.peer.runtime.freed_memory import give_back_freed_memory, resident_bytes
 
 #: Blocks of 64 KiB, which glibc takes from its own store; together 32 MiB.
 BLOCKS = 512
-
-
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and glibc")

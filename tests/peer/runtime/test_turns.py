@@ -10,7 +10,7 @@ from multiprocessing.connection import Connection, wait
 import pytest
 
 from fedpeer.peer.runtime import turns as module
-from fedpeer.peer.runtime.turns import SECONDS_FIRST, SECONDS_LEAST, Turn, Turns
+from fedpeer.peer.runtime.turns import SECONDS_FIRST, SECONDS_LEAST, TrainingTurn, TrainingTurns
 
 #: Seconds in which everything happens, on a busy machine.
 PATIENCE = 60.0
@@ -19,7 +19,7 @@ PATIENCE = 60.0
 class Peer:
     """A peer's end, of which each message is read by the parent at once."""
 
-    def __init__(self, turns: Turns) -> None:
+    def __init__(self, turns: TrainingTurns) -> None:
         self.turns, self.end = turns, turns.seat()
         self.ours = turns.connections[-1]
 
@@ -32,7 +32,7 @@ class Peer:
 
 
 def test_there_are_as_many_turns_at_once_as_places_in_the_order_of_asking() -> None:
-    turns = Turns(2)
+    turns = TrainingTurns(2)
     a, b, c, d = (Peer(turns) for _ in range(4))
     for peer in (c, a, d, b):
         peer.says(1, 0.0)
@@ -47,7 +47,7 @@ def test_there_are_as_many_turns_at_once_as_places_in_the_order_of_asking() -> N
 
 
 def test_who_ends_leaves_a_place_and_no_gap_in_the_queue() -> None:
-    turns = Turns(1)
+    turns = TrainingTurns(1)
     a, b, c = (Peer(turns) for _ in range(3))
     for peer in (a, b, c):
         peer.says(1, 0.0)
@@ -60,7 +60,7 @@ def test_who_ends_leaves_a_place_and_no_gap_in_the_queue() -> None:
 
 
 def test_a_turn_that_lasts_far_longer_than_others_holds_nobody_up() -> None:
-    turns = Turns(1)
+    turns = TrainingTurns(1)
     a, b = Peer(turns), Peer(turns)
     a.says(1, 0.0)
     b.says(1, 0.0)
@@ -76,7 +76,7 @@ def test_a_turn_that_lasts_far_longer_than_others_holds_nobody_up() -> None:
 
 def test_a_turn_counts_for_three_times_as_long_as_they_usually_last() -> None:
     """So a peer with far more examples does not hold up the others, and one that is only slower does."""
-    turns = Turns(1)
+    turns = TrainingTurns(1)
     a, b = Peer(turns), Peer(turns)
     for number, lasts in enumerate((1.0, 9.0, 2.0), 1):
         a.says(number, 0.0)
@@ -94,7 +94,7 @@ def test_a_turn_counts_for_three_times_as_long_as_they_usually_last() -> None:
 
 
 def test_short_turns_are_not_cut_shorter() -> None:
-    turns = Turns(1)
+    turns = TrainingTurns(1)
     a, b = Peer(turns), Peer(turns)
     a.says(1, 0.0)
     a.says(-1, 0.01)
@@ -106,7 +106,7 @@ def test_short_turns_are_not_cut_shorter() -> None:
 
 
 @contextmanager
-def giving(turns: Turns) -> Iterator[None]:
+def giving(turns: TrainingTurns) -> Iterator[None]:
     """Play the parent in a thread until all peers have ended."""
 
     def give() -> None:
@@ -123,11 +123,11 @@ def giving(turns: Turns) -> Iterator[None]:
 
 
 def test_never_more_peers_are_within_their_turns_than_there_are_places() -> None:
-    turns, most, within = Turns(2), list[int](), set[int]()
+    turns, most, within = TrainingTurns(2), list[int](), set[int]()
     lock = threading.Lock()
 
     def train(number: int, end: Connection) -> None:
-        turn = Turn(end)
+        turn = TrainingTurn(end)
         for _ in range(20):
             with turn:
                 with lock:
@@ -148,10 +148,10 @@ def test_never_more_peers_are_within_their_turns_than_there_are_places() -> None
 
 
 def test_without_a_parent_a_turn_begins_at_once() -> None:
-    turns = Turns(1)
+    turns = TrainingTurns(1)
     end = turns.seat()
     turns.connections[0].close()
-    with Turn(end):
+    with TrainingTurn(end):
         pass
 
 
@@ -161,9 +161,9 @@ def test_what_a_large_training_has_freed_goes_back(monkeypatch: pytest.MonkeyPat
     calls = list[str]()
     monkeypatch.setattr(module, "resident_bytes", lambda: next(sizes))
     monkeypatch.setattr(module, "give_back_freed_memory", lambda: calls.append("given back"))
-    turns = Turns(1)
+    turns = TrainingTurns(1)
     end = turns.seat()
     turns.connections[0].close()
-    with Turn(end):
+    with TrainingTurn(end):
         pass
     assert len(calls) == given_back
