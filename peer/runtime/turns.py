@@ -71,17 +71,15 @@ class TrainingTurns:
         try:
             number = int(connection.recv_bytes(32))
         except (EOFError, OSError):  # its process has ended
-            self._over(seat)
             del self._seats[connection]
             connection.close()
         else:
             if number > 0:
                 seat.wanted = number
                 self._queue.append(seat)
-            else:
-                if seat.since is not None:
-                    self._lasted.append(now - seat.since)
-                self._over(seat)
+            elif seat.since is not None:
+                self._lasted.append(now - seat.since)
+                seat.since = None
         self.give(now)
 
     def give(self, now: float) -> float | None:
@@ -92,17 +90,12 @@ class TrainingTurns:
         while self._queue and len(self._begun()) < self._places:
             seat = self._queue.popleft()
             seat.since, seat.counts = now, True
-            with suppress(OSError):  # its process has ended, which is read next
+            with suppress(OSError):  # its process has ended, and it takes no place
                 seat.connection.send_bytes(b"%d" % seat.wanted)
         return min(self._begun()) + limit - now if self._queue else None
 
     def _begun(self) -> list[float]:
         return [seat.since for seat in self._seats.values() if seat.since is not None and seat.counts]
-
-    def _over(self, seat: _Seat) -> None:
-        seat.since = None
-        with suppress(ValueError):
-            self._queue.remove(seat)
 
 
 class TrainingTurn(AbstractContextManager[None]):
