@@ -163,6 +163,8 @@ ANSWER_METRICS: Mapping[Task, Mapping[str, Callable[..., float]]] = {
 }
 
 
+#: Number of examples with which a metric of numbers is tried.
+_TRIED = 16
 #: Metrics that are always measured if the algorithm is Bayesian.
 CALIBRATION = ("log-loss", "brier", "ece")
 
@@ -191,6 +193,24 @@ def answer_scores(metrics: Mapping[str, AnswerMetric], y: NDArray[Any], answers:
         except Exception as problem:  # whatever a user's own metric raises
             failed[name] = f"{type(problem).__name__}: {problem}"
     return AnswerScores(values, failed)
+
+
+def example_answers(task: Task, y: NDArray[Any], classes: int) -> tuple[NDArray[Any], NDArray[Any]] | None:
+    """Return targets and answers to try a user's own metric with before a training; None: answers have another form.
+
+    The answers are those of a model that knows nothing: each class with the same probability, or the mean.
+
+    Args:
+        y: targets of all examples; numbers to predict are the first of these.
+    """
+    if task == "classification":
+        return np.arange(classes), np.full((classes, classes), 1 / classes)
+    if task == "multi-label":
+        return np.eye(classes), np.full((classes, classes), 0.5)
+    if task == "regression":
+        few = y[:_TRIED].astype(np.float64)
+        return few, np.broadcast_to(few.mean(0), few.shape).reshape(len(few), -1)
+    return None
 
 
 def confusion(y_N: NDArray[Any], answer_NC: NDArray[Any]) -> NDArray[np.int64]:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from fedpeer.algorithms.aggregation import AGGREGATIONS, Aggregation
-from fedpeer.algorithms.answer_metrics import ANSWER_METRICS, AnswerMetric
+from fedpeer.algorithms.answer_metrics import ANSWER_METRICS, AnswerMetric, answer_scores
 from fedpeer.algorithms.buffered import Buffered
 from fedpeer.algorithms.contract import Algorithm
 from fedpeer.algorithms.coordinated import AlgorithmError, CoordinatedAlgorithm, has_server
@@ -158,18 +158,28 @@ def privacy_of(choice: Choice) -> Privacy | None:
     return made
 
 
-def metrics_of(choices: Iterable[Choice], task: Task, load: Loader) -> dict[str, AnswerMetric]:
+def metrics_of(
+    choices: Iterable[Choice], task: Task, load: Loader, example: tuple[Any, Any] | None = None
+) -> dict[str, AnswerMetric]:
     """Return metrics by name, for data that ask for `task`.
 
+    Args:
+        example: targets and answers with which users' own metrics are tried (`answer_metrics.example_answers`).
+
     Raises:
-        ChoiceError: a metric is unknown, or is for another kind of target.
+        ChoiceError: a metric is unknown, is for another kind of target, or is a user's own that fails.
     """
     known = ANSWER_METRICS[task]
     found: dict[str, AnswerMetric] = {}
     for choice in choices:
         if choice.name == "python":
             name, settings = own_function(choice)
-            found[str(choice)] = partial(load(name), **settings)
+            own = found[str(choice)] = partial(load(name), **settings)
+            if example is not None and (failed := answer_scores({name: own}, *example).failed):
+                raise ChoiceError(
+                    f"the metric {choice} failed on a try before the training, with {len(example[0])} targets and the "
+                    f"answers of a model that knows nothing: {failed[name]}; correct it, or leave it out"
+                )
             continue
         for other, metrics in ANSWER_METRICS.items():
             if choice.name in metrics and choice.name not in known:

@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedpeer.algorithms.answer_metrics import CALIBRATION
+from fedpeer.algorithms.answer_metrics import CALIBRATION, example_answers
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import byte_count
 from fedpeer.config.building import metrics_of
@@ -93,6 +93,7 @@ def prepare_simulation(
 
             memory = workspace_of(first, plan, device)()
             PooledLinearEngine(jobs[request.seeds[0]], memory, first.drawn(""), *linear)
+    example = example_answers(found.task, found.y, len(found.classes))
     return Simulation(
         request=request,
         dataset=found,
@@ -104,7 +105,7 @@ def prepare_simulation(
         device=device,
         faults=faults,
         metrics={
-            str(method): metrics_of(_wanted_metrics(first, method), found.task, loader_with(code or {}))
+            str(method): metrics_of(_wanted_metrics(first, method), found.task, loader_with(code or {}), example)
             for method in request.methods
         },
     )

@@ -10,8 +10,9 @@ import hmac
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
-from fedpeer.algorithms.answer_metrics import AnswerMetric
+from fedpeer.algorithms.answer_metrics import AnswerMetric, example_answers
 from fedpeer.config.building import metrics_of
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
@@ -170,9 +171,13 @@ def prepare_peer(
         trainer=trainer,
         secret=secret,
         refresh=refresh,
-        metrics=metrics_of(file.metrics, made.dataset.task, imported),
+        metrics=metrics_of(file.metrics, made.dataset.task, imported, _example(made.dataset)),
         earlier=read_history(history_file(Path(file.roster)), roster.authority),
     )
+
+
+def _example(dataset: Dataset) -> tuple[Any, Any] | None:
+    return example_answers(dataset.task, dataset.y, len(dataset.classes))
 
 
 def trainer_of(made: Outfit, file: PeerFile, roster: Roster, device: str, secret: bytes) -> LocalTrainer:

@@ -15,6 +15,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from fedpeer.config.choice import ChoiceError
 from fedpeer.config.problems import ConfigError
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
@@ -233,7 +234,9 @@ def test_metrics_may_be_functions_of_a_cell(tmp_path: Path, capfd: pytest.Captur
     """A script shows failures although it asked for no progress."""
 
     def spoiled(y: Any, answers: Any) -> float:
-        raise ValueError("no such patients")
+        if len(y) > answers.shape[1]:  # not on the try
+            raise ValueError("no such patients")
+        return 0.0
 
     def share_of(number: int) -> Callable[[Any, Any], float]:
         return lambda y, answers: float((y == number).mean())
@@ -247,6 +250,15 @@ def test_metrics_may_be_functions_of_a_cell(tmp_path: Path, capfd: pytest.Captur
     note = f"note: local: the metric python:{__name__}:spoiled failed: ValueError: no such patients\n"
     assert capfd.readouterr().err == note
     assert (RunFolder(found.folder).read("settings") or {})["objects"] == ["data", "network", "metrics"]
+
+
+def test_a_metric_that_cannot_work_is_refused_before_the_training(tmp_path: Path) -> None:
+    def other(y: Any, answers: Any) -> float:
+        return float(answers[:, 99].mean())
+
+    federation = {"learning": {"rounds": 1}, "simulation": {"peers": 2, "split": "iid", "metrics": [other]}}
+    with pytest.raises(ChoiceError, match=r"other failed on a try before the training, .*; correct it, or leave"):
+        simulated(tmp_path, Net(), federation=federation, workers=1, methods=["local"])
 
 
 def test_a_directed_graph_is_refused_with_the_way_out(tmp_path: Path) -> None:
