@@ -20,7 +20,7 @@ import pytest
 PATIENCE = 60.0
 
 PARENT = """
-import errno, fcntl, functools, os, signal, socket, sys, time
+import ctypes, errno, fcntl, functools, os, signal, socket, sys, threading, time
 from fedpeer.peer.runtime.supervisor import watch_over
 
 def said(*words):
@@ -61,6 +61,16 @@ def trains(turn):
         with turn, open(sys.argv[2], "a+") as found:
             fcntl.flock(found, fcntl.LOCK_EX | fcntl.LOCK_NB)
             sum(range(50_000))
+    return 0
+
+def allocates(turn):
+    library, found = ctypes.CDLL(None), []
+    library.malloc.restype = ctypes.c_void_p
+    thread = threading.Thread(target=lambda: found.append(library.malloc(64_000)))
+    thread.start()
+    thread.join()
+    heaps = [line.split()[0].split("-") for line in open("/proc/self/maps") if "[heap]" in line]
+    said("in the heap", any(int(low, 16) <= found[0] < int(high, 16) for low, high in heaps))
     return 0
 
 def scarce(fork, forks=iter(range(9))):
@@ -128,6 +138,12 @@ def test_peers_train_in_turns(tmp_path: Path) -> None:
     """Each locks a file within its turn, and fails if another one has it."""
     with parent("trains1", "trains2", marker=str(tmp_path / "lock")) as process:
         assert rest(process) == {"ended trains1 0", "ended trains2 0", "code 0"}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs /proc and glibc")
+def test_threads_of_a_peer_take_memory_from_one_heap() -> None:
+    with parent("allocates") as process:
+        assert rest(process) == {"in the heap True", "ended allocates 0", "code 0"}
 
 
 def test_who_ended_for_what_may_pass_is_started_again(tmp_path: Path) -> None:
