@@ -60,10 +60,11 @@ def test_peers_that_would_build_the_same_share_it_and_others_build_their_own(ros
 def test_what_is_wrong_is_left_to_its_peer_and_code_of_ones_own_is_not_run_before_the_fork(
     roster: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "network_of_peer3.py").write_text("raise SystemExit('imported')\n")
+    (tmp_path / "network_of_peer3.py").write_text(f"open({str(tmp_path / 'imported')!r}, 'x').close()\n")
     monkeypatch.syspath_prepend(tmp_path)
     wrong = file(roster, 1, network="mlp:64+20+9")
     absent = file(roster.parent / "no-roster.json", 2)
     own = file(roster, 3, network="python:network_of_peer3:build")
     elsewhere = file(roster, 4, data={"csv": "ward.csv", "label": "outcome"})
     assert assemble_shared([(each, FEDERATION) for each in (wrong, absent, own, elsewhere)], LOADED) == []
+    assert not (tmp_path / "imported").exists()
