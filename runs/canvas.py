@@ -111,7 +111,7 @@ def end_labels(axes: Axes, labels: Sequence[tuple[float, str, str]]) -> None:
 
 
 #: The colours of the report on paper (`report.css`), for a picture in a separate file.
-_COLOURS = ("#5f6873", "#0068a8", "#b64a00", "#00755a", "#9a4380", "#76600a", "#3b4cc0", "#a3242b")
+_COLOURS = ("#5f6873", "#0068a8", "#b64a00", "#00755a", "#9a4380", "#3f3000", "#3b4cc0", "#a3242b")
 
 
 def standalone(svg: str) -> str:
