@@ -109,6 +109,7 @@ def _cell(size: RunSize, data: str, split: str, label: str) -> Cell:
     method, steps = _METHODS[label], _FEW_STEPS if size.few else _STEPS
     rounds = {"steps_between_averaging": 1, "rounds": steps * size.rounds} if method.single else {}
     kept = fraction / 5 if size.few else fraction
+    published = _PUBLISHED.get(f"{data}, {split}", {}).get(label)
     momentum = f",momentum={method.momentum:g}" if method.momentum else ""
     # With momentum 0.9 steps of a tenth of the rate go as far.
     optimizers = [f"sgd,lr={rate * (1 - method.momentum):g}{momentum}" for rate in _RATES]
@@ -136,7 +137,7 @@ def _cell(size: RunSize, data: str, split: str, label: str) -> Cell:
             )
             for optimizer in optimizers
         },
-        published={"PM": _PUBLISHED[place][label]} if label in _PUBLISHED.get(place := f"{data}, {split}", {}) else {},
+        published={} if published is None else {"PM": published},
     )
 
 

@@ -8,9 +8,9 @@ from __future__ import annotations
 import hashlib
 import hmac
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from fedpeer.algorithms.answer_metrics import AnswerMetric, example_answers
 from fedpeer.config.building import metrics_of
@@ -88,29 +88,37 @@ def _patience(examples: int, device: str, bandwidth: float) -> float:
 def assemble_shared(peers: Iterable[tuple[PeerFile, Federation]], loaded: Mapping[str, Dataset]) -> list[Assembly]:
     """Build the networks of peers that are about to be forked, once for all who would build the same.
 
-    Only peers that divide one of the loaded data sets are looked at, by choice, and no network with users' own code is
+    Only peers that divide one of the loaded data sets (by choice) are looked at, and no network with users' own code is
     built, which may start threads or use a GPU before the fork. What is wrong with a file is left to its own peer.
     """
+    wanted = [each for each in (_wanted(file, federation, loaded) for file, federation in peers) if each is not None]
     found: list[Assembly] = []
-    for file, federation in peers:
-        dataset = loaded.get(str(federation.simulation.dataset))
-        if file.data.part is None or dataset is None:
-            continue
-        try:
-            settings, shape = _going(file, federation, read_roster(Path(file.roster))).federation, DataShape.of(dataset)
-            if not (_own_code(file, settings) or any(each.fits(settings, shape, file.network) for each in found)):
+    for file, settings, shape in wanted:
+        alike = sum(each[0].network == file.network and each[1:] == (settings, shape) for each in wanted)
+        if alike > 1 and not any(each.fits(settings, shape, file.network) for each in found):
+            with suppress(Exception):  # the peer meets the same exception, and reports it
                 found.append(assembly_of(file, settings, shape))
-        except Exception:
-            continue  # the peer meets the same exception, and reports it
     return found
+
+
+def _wanted(
+    file: PeerFile, federation: Federation, loaded: Mapping[str, Dataset]
+) -> tuple[PeerFile, Federation, DataShape] | None:
+    """Return for which federation and data a peer builds its network; None: it has to do so itself."""
+    dataset = loaded.get(str(federation.simulation.dataset))
+    if file.data.part is None or dataset is None:
+        return None
+    with suppress(Exception):  # as above
+        settings = _going(file, federation, read_roster(Path(file.roster))).federation
+        return None if _own_code(file, settings) else (file, settings, DataShape.of(dataset))
+    return None
 
 
 def _own_code(file: PeerFile, federation: Federation) -> bool:
     """Return whether the network, the loss or the optimizer is a user's own."""
     learning = federation.learning
-    return any(each and each.name == "python" for each in (file.network or federation.network, learning.loss)) or (
-        learning.optimizer.name == "python"
-    )
+    chosen = (file.network or federation.network, learning.loss, learning.optimizer)
+    return any(each is not None and each.name == "python" for each in chosen)
 
 
 def _going(file: PeerFile, federation: Federation, roster: Roster) -> ContinuationPlan:
@@ -155,6 +163,7 @@ def prepare_peer(
     federation = going.federation
     refresh = DataRefresh(file, federation, device) if file.data.refresh else None
     made, algorithm = outfit(file, federation, device, load, assembled), federation.learning.algorithm
+    data = made.dataset
     hides = method_of(algorithm).served or hides_values(federation)
     secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
     trainer = trainer_of(made, file, roster, device, secret)
@@ -171,13 +180,9 @@ def prepare_peer(
         trainer=trainer,
         secret=secret,
         refresh=refresh,
-        metrics=metrics_of(file.metrics, made.dataset.task, imported, _example(made.dataset)),
+        metrics=metrics_of(file.metrics, data.task, imported, example_answers(data.task, data.y, len(data.classes))),
         earlier=read_history(history_file(Path(file.roster)), roster.authority),
     )
-
-
-def _example(dataset: Dataset) -> tuple[Any, Any] | None:
-    return example_answers(dataset.task, dataset.y, len(dataset.classes))
 
 
 def trainer_of(made: Outfit, file: PeerFile, roster: Roster, device: str, secret: bytes) -> LocalTrainer:

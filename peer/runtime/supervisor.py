@@ -25,7 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -46,8 +46,8 @@ def watch_over(
     starts: Mapping[str, Start],
     ended: Callable[[str, int], None],
     *,
+    places: int,
     attached: bool = False,
-    places: int | None = None,
     restart_seconds: float = RESTART_SECONDS,
 ) -> int:
     """Start these peers, wait until all have ended for good, and return the largest of their exit codes.
@@ -56,8 +56,8 @@ def watch_over(
         starts: by id the function that each peer's process runs; it gets the peer's turn at training, and returns the
             exit code.
         ended: called at each end with the id and the exit code, or minus the number of the signal.
+        places: number of peers that train at once.
         attached: whether to stop them when standard input ends.
-        places: number of peers that train at once; None: all.
         restart_seconds: pause before a child that ended with `EXIT_TEMPORARY` is first started again.
     """
     gc.collect()
@@ -66,10 +66,10 @@ def watch_over(
     context: Any = multiprocessing.get_context("fork" if hasattr(os, "fork") else "spawn")
     reader, writer = context.Pipe(duplex=False)
     children: dict[str, Any] = {}
-    turns = None if places is None or places >= len(starts) else TrainingTurns(places)
+    turns = TrainingTurns(places)
 
     def begin(peer: str) -> None:
-        with nullcontext() if turns is None else turns.seat() as seat:
+        with turns.seat() as seat:
             children[peer] = context.Process(target=_live, args=(starts[peer], reader, writer, seat), name=peer)
             children[peer].start()
 
@@ -91,12 +91,10 @@ def watch_over(
                     ended(peer, EXIT_TEMPORARY)
                     due[peer] = now + next(later[peer])
             living = {children[peer].sentinel: peer for peer in starts if peer not in codes and peer not in due}
-            asking = [] if turns is None else turns.connections
-            later_on = [at - now for at in due.values()]
-            if turns is not None and (again := turns.give(now)) is not None:
-                later_on.append(again)
-            for ready in wait([received, *asking, *living], max(0.0, min(later_on)) if later_on else None):
-                if turns is not None and ready in asking:
+            seats, patience = turns.connections, [turns.give(now), *(at - now for at in due.values())]
+            waits = min((seconds for seconds in patience if seconds is not None), default=None)
+            for ready in wait([received, *seats, *living], waits):
+                if ready in seats:
                     turns.heed(ready, time.monotonic())
                     continue
                 if ready is received:
@@ -134,7 +132,7 @@ def end_of_input() -> None:
         pass
 
 
-def _live(start: Start, reader: Connection, writer: Connection, seat: Connection | None) -> None:
+def _live(start: Start, reader: Connection, writer: Connection, seat: Connection) -> None:
     """Run one child, without the signal handling that it inherits from its parent."""
     keep_one_heap()
     signal.set_wakeup_fd(-1)
@@ -144,7 +142,7 @@ def _live(start: Start, reader: Connection, writer: Connection, seat: Connection
     if hasattr(os, "setpgid"):
         os.setpgid(0, 0)
     stop_after(reader.recv_bytes)
-    sys.exit(start(nullcontext() if seat is None else TrainingTurn(seat)))
+    sys.exit(start(TrainingTurn(seat)))
 
 
 @contextlib.contextmanager

@@ -5,8 +5,6 @@ memory once for each peer instead of once for each core. The parent gives the tu
 its own in its trainer's thread, while its event loop goes on (`TrainingTurn`). A turn is over when the peer says so,
 when its process ends, or when it has lasted longer than others usually do: a peer that stands still, or has far more to
 train, does not hold up the others.
-
-A message is a number: a peer sends n to ask for its nth turn and -n at its end, and the parent sends n to give it.
 """
 
 from __future__ import annotations
@@ -25,19 +23,19 @@ LONGER, MEMORY, SECONDS_LEAST, SECONDS_FIRST = 3.0, 64, 0.5, 60.0
 #: Memory that a training may leave to the C library for the next one. Small networks leave less, and taking it anew
 #: each time would slow them.
 KEPT_BYTES_MAX = 16 << 20
+#: What a peer says, and the parent's answer.
+_ASKS, _ENDS, _GIVEN = b"asks", b"ends", b"given"
 
 
 @dataclass
 class _Seat:
     """One peer's place in the queue.
 
-    wanted   number of the turn that it asks for, or has
     since    when its turn began; None: it has none
     counts   whether its turn takes a place
     """
 
     connection: Connection
-    wanted: int = 0
     since: float | None = None
     counts: bool = False
 
@@ -66,21 +64,19 @@ class TrainingTurns:
         return list(self._seats)
 
     def heed(self, connection: Connection, now: float) -> None:
-        """Read what a peer says, and give the turns that are due then."""
+        """Read what a peer says."""
         seat = self._seats[connection]
         try:
-            number = int(connection.recv_bytes(32))
+            asks = connection.recv_bytes(len(_ASKS)) == _ASKS
         except (EOFError, OSError):  # its process has ended
             del self._seats[connection]
             connection.close()
-        else:
-            if number > 0:
-                seat.wanted = number
-                self._queue.append(seat)
-            elif seat.since is not None:
-                self._lasted.append(now - seat.since)
-                seat.since = None
-        self.give(now)
+            return
+        if asks:
+            self._queue.append(seat)
+        elif seat.since is not None:
+            self._lasted.append(now - seat.since)
+            seat.since = None
 
     def give(self, now: float) -> float | None:
         """Give the turns that are due; return the seconds after which to try again if nobody says anything."""
@@ -91,7 +87,7 @@ class TrainingTurns:
             seat = self._queue.popleft()
             seat.since, seat.counts = now, True
             with suppress(OSError):  # its process has ended, and it takes no place
-                seat.connection.send_bytes(b"%d" % seat.wanted)
+                seat.connection.send_bytes(_GIVEN)
         return min(self._begun()) + limit - now if self._queue else None
 
     def _begun(self) -> list[float]:
@@ -105,22 +101,17 @@ class TrainingTurn(AbstractContextManager[None]):
     """
 
     def __init__(self, connection: Connection) -> None:
-        self._connection, self._number, self._kept = connection, 0, 0
+        self._connection, self._kept = connection, 0
 
     def __enter__(self) -> None:
         self._kept = self._kept or resident_bytes()
-        self._number += 1
-        self._say(self._number)
         with suppress(EOFError, OSError):  # the parent has ended, and this process is about to
-            while int(self._connection.recv_bytes(32)) < self._number:
-                pass
+            self._connection.send_bytes(_ASKS)
+            self._connection.recv_bytes(len(_GIVEN))
 
     def __exit__(self, *exception: object) -> None:
         if resident_bytes() - self._kept > KEPT_BYTES_MAX:
             give_back_freed_memory()
             self._kept = resident_bytes()
-        self._say(-self._number)
-
-    def _say(self, number: int) -> None:
         with suppress(OSError):
-            self._connection.send_bytes(b"%d" % number)
+            self._connection.send_bytes(_ENDS)

@@ -44,17 +44,14 @@ def file(roster: Path, part: int, **settings: Any) -> PeerFile:
 
 
 def test_peers_that_would_build_the_same_share_it_and_others_build_their_own(roster: Path) -> None:
-    files = [file(roster, 1), file(roster, 2), file(roster, 3, network="mlp:64+20+10"), file(roster, 4)]
-    peers = [(each, FEDERATION) for each in files[:3]]
-    faster = FEDERATION.model_copy(update={"seed": 1})
-    made = assemble_shared([*peers, (files[3], faster)], LOADED)
-    assert len(made) == 3
-    for (each, federation), wanted in zip([*peers, (files[3], faster)], [made[0], made[0], *made[1:]], strict=True):
-        mine = prepare_peer(each, federation, assembled=made)
-        assert mine.outfit.assembly is wanted
-        alone = prepare_peer(each, federation).outfit
-        assert alone.assembly is not wanted
-        assert alone.local_task.start().equal(mine.outfit.local_task.start())
+    other = FEDERATION.model_copy(update={"seed": 1})
+    alike = [(file(roster, part), FEDERATION) for part in (1, 2)]
+    unlike = [(file(roster, 3, network="mlp:64+20+10"), FEDERATION), (file(roster, 4), other)]
+    (made,) = assemble_shared([*alike, *unlike], LOADED)
+    for peer, federation in (*alike, *unlike):
+        alone, mine = (prepare_peer(peer, federation, assembled=each).outfit for each in ((), [made]))
+        assert (mine.assembly is made) == ((peer, federation) in alike)
+        assert alone.local_task.start().equal(mine.local_task.start())
 
 
 def test_what_is_wrong_is_left_to_its_peer_and_code_of_ones_own_is_not_run_before_the_fork(
@@ -66,5 +63,6 @@ def test_what_is_wrong_is_left_to_its_peer_and_code_of_ones_own_is_not_run_befor
     absent = file(roster.parent / "no-roster.json", 2)
     own = file(roster, 3, network="python:network_of_peer3:build")
     elsewhere = file(roster, 4, data={"csv": "ward.csv", "label": "outcome"})
-    assert assemble_shared([(each, FEDERATION) for each in (wrong, absent, own, elsewhere)], LOADED) == []
+    twice = [each for each in (wrong, absent, own, elsewhere) for _ in range(2)]
+    assert assemble_shared([(each, FEDERATION) for each in twice], LOADED) == []
     assert not (tmp_path / "imported").exists()

@@ -23,86 +23,95 @@ class Peer:
         self.turns, self.end = turns, turns.seat()
         self.ours = turns.connections[-1]
 
-    def says(self, number: int, now: float) -> None:
-        self.end.send_bytes(b"%d" % number)
-        self.turns.heed(self.ours, now)
+    def asks(self, now: float) -> None:
+        self._says(b"asks", now)
 
-    def heard(self) -> int | None:
-        return int(self.end.recv_bytes()) if self.end.poll() else None
+    def ends(self, now: float) -> None:
+        self._says(b"ends", now)
+
+    def _says(self, word: bytes, now: float) -> None:
+        self.end.send_bytes(word)
+        self.turns.heed(self.ours, now)
+        self.turns.give(now)
+
+    def begins(self) -> bool:
+        """Return whether it has got a turn since the last look."""
+        return self.end.poll() and self.end.recv_bytes() == b"given"
 
 
 def test_there_are_as_many_turns_at_once_as_places_in_the_order_of_asking() -> None:
     turns = TrainingTurns(2)
     a, b, c, d = (Peer(turns) for _ in range(4))
     for peer in (c, a, d, b):
-        peer.says(1, 0.0)
-    assert [peer.heard() for peer in (a, b, c, d)] == [1, None, 1, None]
-    a.says(-1, 1.0)
-    assert [peer.heard() for peer in (b, d)] == [None, 1]
-    a.says(2, 1.0)
-    d.says(-1, 2.0)
-    assert [peer.heard() for peer in (a, b)] == [None, 1], "who has just had a turn stands behind"
-    c.says(-1, 2.0)
-    assert a.heard() == 2
+        peer.asks(0.0)
+    assert [peer.begins() for peer in (a, b, c, d)] == [True, False, True, False]
+    a.ends(1.0)
+    assert [peer.begins() for peer in (b, d)] == [False, True]
+    a.asks(1.0)
+    d.ends(2.0)
+    assert [peer.begins() for peer in (a, b)] == [False, True], "who has just had a turn stands behind"
+    c.ends(2.0)
+    assert a.begins()
 
 
 def test_who_ends_leaves_a_place_and_no_gap_in_the_queue() -> None:
     turns = TrainingTurns(1)
     a, b, c = (Peer(turns) for _ in range(3))
     for peer in (a, b, c):
-        peer.says(1, 0.0)
+        peer.asks(0.0)
     b.end.close()
     a.end.close()
     for peer in (b, a):
         turns.heed(peer.ours, 1.0)
-    assert c.heard() == 1
+        turns.give(1.0)
+    assert c.begins()
     assert turns.connections == [c.ours]
 
 
 def test_a_turn_that_lasts_far_longer_than_others_holds_nobody_up() -> None:
     turns = TrainingTurns(1)
     a, b = Peer(turns), Peer(turns)
-    a.says(1, 0.0)
-    b.says(1, 0.0)
+    a.asks(0.0)
+    b.asks(0.0)
     assert turns.give(SECONDS_FIRST - 1) == 1.0, "as none has ended, nobody knows how long one lasts"
-    assert b.heard() is None
+    assert not b.begins()
     assert turns.give(SECONDS_FIRST) is None
-    assert b.heard() == 1
-    a.says(-1, SECONDS_FIRST + 1)
-    assert a.heard() == 1
-    a.says(2, SECONDS_FIRST + 1)
-    assert a.heard() is None, "its late end is not the end of the turn that another one has"
+    assert b.begins()
+    a.ends(SECONDS_FIRST + 1)
+    assert a.begins()
+    a.asks(SECONDS_FIRST + 1)
+    assert not a.begins(), "its late end is not the end of the turn that another one has"
 
 
 def test_a_turn_counts_for_three_times_as_long_as_they_usually_last() -> None:
     """So a peer with far more examples does not hold up the others, and one that is only slower does."""
     turns = TrainingTurns(1)
     a, b = Peer(turns), Peer(turns)
-    for number, lasts in enumerate((1.0, 9.0, 2.0), 1):
-        a.says(number, 0.0)
-        a.says(-number, lasts)
-    a.says(4, 10.0)
-    b.says(1, 10.0)
+    for lasts in (1.0, 9.0, 2.0):
+        a.asks(0.0)
+        a.ends(lasts)
+    a.asks(10.0)
+    b.asks(10.0)
     assert turns.give(10.0) == 6.0
     turns.give(15.9)
-    assert b.heard() is None
+    assert not b.begins()
     turns.give(16.0)
-    assert b.heard() == 1
-    a.says(-4, 30.0)
-    a.says(5, 30.0)
+    assert b.begins()
+    a.ends(30.0)
+    a.asks(30.0)
     assert turns.give(30.0) == 2.5, "b has had its turn for 14 of three times 5.5 seconds"
 
 
 def test_short_turns_are_not_cut_shorter() -> None:
     turns = TrainingTurns(1)
     a, b = Peer(turns), Peer(turns)
-    a.says(1, 0.0)
-    a.says(-1, 0.01)
-    a.says(2, 1.0)
-    b.says(1, 1.0)
+    a.asks(0.0)
+    a.ends(0.01)
+    a.asks(1.0)
+    b.asks(1.0)
     assert turns.give(1.0) == SECONDS_LEAST
     turns.give(1.0 + SECONDS_LEAST)
-    assert b.heard() == 1
+    assert b.begins()
 
 
 @contextmanager
@@ -114,6 +123,7 @@ def giving(turns: TrainingTurns) -> Iterator[None]:
             for ready in wait(turns.connections, PATIENCE):
                 assert isinstance(ready, Connection)
                 turns.heed(ready, 0.0)
+                turns.give(0.0)
 
     parent = threading.Thread(target=give, daemon=True)
     parent.start()
