@@ -71,6 +71,15 @@ def test_what_is_said_to_hold_follows_from_the_numbers(path: Path, pages: list[d
     assert json.loads(path.read_text(encoding="utf-8"))["claims"] == today["claims"]
 
 
+@pytest.mark.parametrize("name", ["dfl-table", "mocha-table", "pfedvem-cifar100", "virtual-table2", "virtual-table3"])
+def test_published_numbers_are_those_of_the_experiment(name: str) -> None:
+    data = json.loads((FOLDER / f"{name}-default.json").read_text(encoding="utf-8"))
+    found = experiment(name)
+    published = {cell.label: dict(cell.published) for cell in found.cells(found.sizes["default"])}
+    assert any(published.values())
+    assert data["theirs"] == published
+
+
 @pytest.mark.parametrize("path", NUMBERS, ids=lambda path: path.stem)
 def test_what_is_said_to_be_worst_is_below_all_others_at_that_place(path: Path) -> None:
     """Compare the medians of all lines at the claim's place, read directly from the numbers."""
