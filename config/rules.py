@@ -521,15 +521,15 @@ def _seeking(options: Combination) -> Iterator[_Broken]:
             yield {"path": ("partial_models", name, "members"), "why": why}
 
 
-def _seeking_apart(options: Combination) -> Iterator[_Broken]:
-    """Yield the case of models whose members are to be found at different times, or with different examples."""
+def _seeking_with_others(options: Combination) -> Iterator[_Broken]:
+    """Yield the case of models whose members are to be found with different examples."""
     names = _sought(options)
     try:
         found = [clustering_settings_of(options.federation, name) for name in names]
     except (AssignmentError, ChoiceError):
         return  # another rule reports it
     for name, each in zip(names, found, strict=True):
-        if (each.after, each.kept_back) != (found[0].after, found[0].kept_back):
+        if each.kept_back != found[0].kept_back:
             yield {"path": ("partial_models", name, "members"), "other": names[0]}
 
 
@@ -1104,11 +1104,10 @@ RULES: tuple[Rule, ...] = (
         _models,
     ),
     Rule(
-        "members of several partial models to be found at different times",
+        "members of several partial models to be found with different examples",
         ("partial_models.*.members",),
-        "the peers find the members of {other} too, at the same time and with the same examples; write the same after "
-        "and kept_back for both",
-        _seeking_apart,
+        "the peers find the members of {other} too, with the same examples; write the same kept_back for both",
+        _seeking_with_others,
     ),
     Rule(
         "members to be found after the last round",

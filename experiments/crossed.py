@@ -83,10 +83,11 @@ def _models(
     return found
 
 
-def _found_models(after: int, *, seldom: bool = False, middle_by_code: bool = False) -> dict[str, Any]:
-    """Return partial models whose members are found after this many rounds.
+def _found_models(codes_after: int, *, seldom: bool = False, middle_by_code: bool = False) -> dict[str, Any]:
+    """Return partial models whose members are found, by view after 20 rounds.
 
     Args:
+        codes_after: rounds after which groups by code are found; above 20, peers of a view share the first layer then.
         seldom: whether all but views are averaged in every fifth round.
         middle_by_code: whether the middle layer goes with the last one; its biases stay common, so that all peers are
             in one group.
@@ -96,8 +97,8 @@ def _found_models(after: int, *, seldom: bool = False, middle_by_code: bool = Fa
     code = {"modules": [_LAST], **({"parameters": [f"{_MIDDLE}.weight"]} if middle_by_code else {})}
     return {
         "everyone": {**common, **rhythm},
-        "view": {"modules": [_FIRST], "members": f"alike,after={after},by=inputs"},
-        "code": {**code, "members": f"alike,after={after},by=outputs", **rhythm},
+        "view": {"modules": [_FIRST], "members": "alike,after=20,by=inputs"},
+        "code": {**code, "members": f"alike,after={codes_after},by=outputs", **rhythm},
     }
 
 
@@ -121,14 +122,12 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any] | None]]] = {
         ),
     },
     _FOUND: {
-        "after 20 rounds": ("partial-averaging", _found_models(20)),
-        "after 20 rounds; seldom, middle common and last by code": (
-            "partial-averaging",
-            _found_models(20, seldom=True),
-        ),
-        "after 20 rounds; last two by code": ("partial-averaging", _found_models(20, middle_by_code=True)),
-        "after 40 rounds": ("partial-averaging", _found_models(40)),
-        "after 40 rounds; last two by code": ("partial-averaging", _found_models(40, middle_by_code=True)),
+        "codes after 40": ("partial-averaging", _found_models(40)),
+        "views and codes after 20 rounds": ("partial-averaging", _found_models(20)),
+        "codes after 60": ("partial-averaging", _found_models(60)),
+        "codes after 60; seldom, middle common and last by code": ("partial-averaging", _found_models(60, seldom=True)),
+        "codes after 40; last two by code": ("partial-averaging", _found_models(40, middle_by_code=True)),
+        "codes after 60; last two by code": ("partial-averaging", _found_models(60, middle_by_code=True)),
     },
     _ALONE: {"": ("local", None)},
     _ONE: {"": ("full-averaging", None)},
@@ -249,9 +248,10 @@ CROSSED = Experiment(
         "hidden layers, ReLU, Adam, batches of 10, averaged after every 5 steps by push-sum. *Seldom*: that layer in "
         "every fifth round. Test images are the same for all, each seen and called as the peer does. *Told*: one "
         "network of all peers has view and code as eight more inputs of 0 and 1. *Groups found*: `members: alike` "
-        "finds who sees and who calls alike after some rounds, and nobody is told it. The first layer is then shared "
-        "by view, the last by code, the middle by all or by code, too. A line's settings are chosen among its layouts, "
-        "at two rates each: crossed has twelve candidates, by view only eight, FedPer, FedRep and pFedVEM two. "
+        "finds who sees and who calls alike, and nobody is told it: views after 20 rounds, codes then or later, when "
+        "peers of a view share the first layer. It is shared by view, the last layer by code, the middle by all or by "
+        "code, too. A line's settings are chosen among its layouts, at two rates each: crossed and groups found have "
+        "twelve candidates, by view only eight, FedPer, FedRep and pFedVEM two. "
         "*Recovered*: the adjusted Rand index with the hidden groups."
     ),
 )

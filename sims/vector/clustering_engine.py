@@ -1,10 +1,11 @@
-"""The vector engine for peers that find their groups themselves: one plan before the search, one after.
+"""The vector engine for peers that find their groups themselves: one plan before each search, and one after the last.
 
-In the first `clustering.after` rounds a partial model with automatic members belongs to no peer, and each peer keeps
-some of its examples back. Then groups are found by the rules of `algorithms/assignment.py`, for each such model by
-itself, a plan with one partial model per group is compiled, and training continues from the current parameters with all
-examples. The messages that the search would send are counted in the round after which it takes place. The search uses
-nothing that peers would not send each other.
+In the first `clustering.after` rounds a partial model with automatic members belongs to no peer. Then its groups are
+found by the rules of `algorithms/assignment.py`, a plan with one partial model per group is compiled, and training
+continues from the current parameters. Each such model is searched for by itself, after its own number of rounds. Where
+a search needs trials, each peer keeps some of its examples back until the last of these. The messages that a search
+would send are counted in the round after which it takes place. A search uses nothing that peers would not send each
+other.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ from fedpeer.sims.vector.engine import VectorEngine
 from fedpeer.sims.vector.workspace import Job, Workspace, WorkspacePart
 from fedpeer.sims.world import World
 
-#: Called once with the federation that contains the groups found.
+#: Called after each round with searches, with the federation that contains the groups found so far.
 _Found = Callable[[FederationSettings], None]
 
 
@@ -100,19 +101,19 @@ class ClusteringEngine(Engine):
     ) -> None:
         """
         Args:
-            tasks: what to find; all search after the same round, and keep back the same share of the examples.
-            found: called once with the federation that contains the groups found.
+            tasks: what to find; all that need trials keep back the same share of the examples.
+            found: called after each round with searches, with the federation that contains the groups found so far.
             options: further arguments of the vector engine: workers, folder, replaced, stop.
         """
         self._job, self._world, self._method = replace(job, algorithm=method), world, method
         self._found, self._options = found, options
         self._comparisons = [_Comparison(task, len(world.peers), world.draws.numpy("sketch")) for task in tasks]
-        self._groups: dict[str, _Groups] | None = None  # by partial model; None: not found yet
-        self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes in the round of the search
+        self._groups: dict[str, _Groups] = {}  # by partial model, of those that were searched for
+        self._spent_P2 = np.zeros((len(world.peers), 2), np.int64)  # messages and bytes in the round of the last search
         self._back: WorkspacePart | None = None
 
     def __enter__(self) -> Self:
-        self._engine = self._engine_under(self._world.federation, before_search=True).__enter__()
+        self._engine = self._engine_under(self._world.federation).__enter__()
         for each in self._comparisons:
             each.start_PD = each.compared(self._engine.x_Pn)
         return self
@@ -122,16 +123,15 @@ class ClusteringEngine(Engine):
 
     def step(self) -> RoundTimes:
         times = self._engine.step()
-        if self._groups is None:
-            self._add_up()
-            if self._engine.round == self._after:
-                began = time.perf_counter()
-                self._spend(range(len(self._world.peers)), *map(np.array, self._engine.traffic))
-                self._groups = {each.task.name: self._search(each) for each in self._comparisons}
-                federation = self._decided()
-                self._go_on(federation, *self._engine.snapshot())
-                self._found(federation)
-                times = replace(times, average=times.average + time.perf_counter() - began)
+        self._add_up()
+        if due := [each for each in self._left() if each.task.clustering.after == self._engine.round]:
+            began = time.perf_counter()
+            self._spent_P2[:] = np.array(self._engine.traffic).T
+            self._groups |= {each.task.name: self._search(each) for each in due}
+            federation = self._decided()
+            self._go_on(federation, *self._engine.snapshot())
+            self._found(federation)
+            times = replace(times, average=times.average + time.perf_counter() - began)
         self.round = self._engine.round
         return times
 
@@ -142,7 +142,7 @@ class ClusteringEngine(Engine):
     @property
     def traffic(self) -> tuple[list[int], list[int]]:
         """Messages and bytes that each peer sent in the last finished round, for averaging and the search."""
-        if self.round != self._after:
+        if self.round not in [task.clustering.after for task in self._tasks]:
             return self._engine.traffic
         return self._spent_P2[:, 0].tolist(), self._spent_P2[:, 1].tolist()
 
@@ -160,9 +160,9 @@ class ClusteringEngine(Engine):
         peers see their data in the same way. If several models were searched for, each name ends with the model's.
         """
         found: dict[str, list[float]] = {}
-        if self._groups is None:
-            return found
         for task in self._tasks:
+            if task.name not in self._groups:
+                continue
             which = f" {task.name}" if len(self._tasks) > 1 else ""
             group_P = np.zeros(len(self._world.peers), np.int64)
             for number, members in enumerate(self._groups[task.name], 1):
@@ -181,7 +181,7 @@ class ClusteringEngine(Engine):
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         tensors, state = self._engine.snapshot()
-        search = {"found": self._groups, "spent": self._spent_P2.tolist()}
+        search = {"found": dict(self._groups), "spent": self._spent_P2.tolist()}
         summed = {f"sketch {each.task.name}": torch.from_numpy(each.summed_PS) for each in self._comparisons}
         return {**tensors, **summed}, {**state, "search": search}
 
@@ -193,50 +193,49 @@ class ClusteringEngine(Engine):
         for each in self._comparisons:
             each.summed_PS = tensors[f"sketch {each.task.name}"].numpy().copy()
         self._spent_P2 = np.array(search["spent"], np.int64)
-        if search["found"] is None:
-            self._engine.restore(tensors, state)
-        else:
-            self._groups = {name: tuple(map(tuple, found)) for name, found in search["found"].items()}
+        self._groups = {name: tuple(map(tuple, found)) for name, found in (search["found"] or {}).items()}
+        if self._groups:
             self._go_on(self._decided(), tensors, state)
+        else:
+            self._engine.restore(tensors, state)
         self.round = self._engine.round
 
     @property
     def _tasks(self) -> list[ClusteringTask]:
         return [each.task for each in self._comparisons]
 
-    @property
-    def _after(self) -> int:
-        return self._tasks[0].clustering.after
+    def _left(self) -> list[_Comparison]:
+        """Return the comparisons of the models that have not been searched for."""
+        return [each for each in self._comparisons if each.task.name not in self._groups]
 
     @cached_property
     def _stepper(self) -> Stepper:
         return self._job.stepper()
 
-    def _engine_under(self, federation: FederationSettings, *, before_search: bool = False) -> VectorEngine:
-        """Return the vector engine under this federation's plan; before the search, with examples kept back."""
+    def _engine_under(self, federation: FederationSettings) -> VectorEngine:
+        """Return the vector engine under this federation's plan, with examples kept back if a search has trials."""
         world = self._world
         plan = plan_for(federation, world.networks, world.peers, self._method)
         memory = workspace_of(world, plan, self._job.device)
 
+        tried = [each.task.clustering.kept_back for each in self._left() if each.task.side_2D is None]
+
         def partly() -> Workspace:
             workspace = memory()
-            tried = [task.clustering.kept_back for task in self._tasks if task.side_2D is None]
-            if tried:
-                workspace.train, self._back = split_network(workspace.train, tried[0], world.draws, world.peers)
+            workspace.train, self._back = split_network(workspace.train, tried[0], world.draws, world.peers)
             return workspace
 
         return VectorEngine(
             self._job,
             plan,
             averaging_of(plan, federation, world.seed),
-            partly if before_search else memory,
+            partly if tried else memory,
             [world.drawn],
             weights_P=start_weights(world),
             **self._options,
         )
 
     def _decided(self) -> FederationSettings:
-        assert self._groups is not None, "groups are found"
         federation, peers = self._world.federation, self._world.peers
         for name, found in self._groups.items():
             federation = federation.decided(name, [[peers[member] for member in members] for members in found])
@@ -253,7 +252,7 @@ class ClusteringEngine(Engine):
     def _add_up(self) -> None:
         """Add to the sketches how each peer's trained parameters differ from the average after them."""
         if (trained_Pn := self._engine.trained_Pn) is not None:
-            for each in self._comparisons:
+            for each in self._left():
                 each.add(trained_Pn, self._engine.x_Pn)
 
     def _search(self, comparison: _Comparison) -> _Groups:

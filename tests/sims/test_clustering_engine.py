@@ -269,7 +269,7 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
         ),
         ({"partial_models__kin": {"members": "alike"}}, "give it neurons"),
         ({"partial_models__kin2": {"members": ["peer1"]}}, "rename kin2"),
-        ({"partial_models__other": {"members": "alike"}}, "write the same after and kept_back"),
+        ({"partial_models__other": {"members": "alike,kept_back=0.5"}}, "write the same kept_back"),
         (
             {"partial_models__kin": {"parameters": ["hidden1.bias"], "members": "alike,after=6,by=inputs"}},
             "it has no weights there",
@@ -293,14 +293,14 @@ CROSSED: dict[str, Any] = {
     "network": {"mlp": {"layers": [64, 64, 32, 10], "activation": "relu"}},
     "partial_models": {
         "everyone": {"modules": ["hidden2"]},
-        "seeing": {"modules": ["hidden1"], "members": "alike,after=30,by=inputs"},
-        "calling": {"modules": ["output"], "members": "alike,after=30,by=outputs"},
+        "seeing": {"modules": ["hidden1"], "members": "alike,after=20,by=inputs"},
+        "calling": {"modules": ["output"], "members": "alike,after=34,by=outputs"},
     },
     "learning": {
         "optimizer": "adam,lr=0.003",
         "batch_size": 10,
         "steps_between_averaging": 5,
-        "rounds": 32,
+        "rounds": 36,
         "start": "torch",
     },
     "simulation": {"peers": 16, "split": "blocks:60,shuffle=true,test=50/views:4,kind=pixels/codes:4"},
@@ -308,31 +308,58 @@ CROSSED: dict[str, Any] = {
 
 
 @pytest.mark.slow
-def test_two_hierarchies_that_cross_are_found_at_once() -> None:
-    made = AssigningEngine(Federation.model_validate(CROSSED))
-    views = {tuple(range(view, 16, 4)) for view in range(4)}
-    codes = {tuple(range(4 * code, 4 * code + 4)) for code in range(4)}
+def test_two_hierarchies_that_cross_are_found_one_after_the_other() -> None:
+    made, kept = AssigningEngine(Federation.model_validate(CROSSED)), dict[int, Any]()
+    views = tuple(tuple(range(view, 16, 4)) for view in range(4))
+    codes = tuple(tuple(range(4 * code, 4 * code + 4)) for code in range(4))
     with made.engine as running:
-        for _ in range(30):
+        while running.round < 36:
             running.step()
-        (tensors, state), found = running.snapshot(), running.statistics()
-        tensors = {name: value.clone() for name, value in tensors.items()}
-        assert running._groups is not None
-        assert {name: set(each) for name, each in running._groups.items()} == {"seeing": views, "calling": codes}
+            if running.round in (24, 34):
+                tensors, state = running.snapshot()
+                kept[running.round] = {name: value.clone() for name, value in tensors.items()}, state
+            if running.round == 20:
+                assert running._groups == {"seeing": views}
+                assert set(running.statistics()) == {"group seeing", "recovered seeing"}
+        assert running._groups == {"seeing": views, "calling": codes}
+        found = running.statistics()
         assert found["recovered seeing"] == found["recovered calling"] == [1.0] * 16
         assert [found["group seeing"][peer] for peer in (0, 1, 4, 5)] == [1, 2, 1, 2]
-        (decided,) = made.told
-        assert decided.partial_models["seeing2"].members == ["peer2", "peer6", "peer10", "peer14"]
-        assert decided.partial_models["calling4"].members == ["peer13", "peer14", "peer15", "peer16"]
-        for _ in range(2):
-            running.step()
+        first, both = made.told
+        assert first.automatic == ("calling",)
+        assert first.partial_models["seeing2"].members == ["peer2", "peer6", "peer10", "peer14"]
+        assert both.partial_models["seeing2"] == first.partial_models["seeing2"]
+        assert both.partial_models["calling4"].members == ["peer13", "peer14", "peer15", "peer16"]
         undisturbed_Pn = running.x_Pn.clone()
-    again = AssigningEngine(Federation.model_validate(CROSSED))
-    with again.engine as running:
-        running.restore(tensors, state)
-        for _ in range(2):
+    for round, (tensors, state) in kept.items():
+        again = AssigningEngine(Federation.model_validate(CROSSED))
+        with again.engine as running:
+            running.restore(tensors, state)
+            while running.round < 36:
+                running.step()
+            assert same_bits(running.x_Pn, undisturbed_Pn), f"stopped after {round} rounds"
+
+
+def test_examples_are_kept_back_until_the_last_search_with_trials() -> None:
+    models = {
+        "everyone": {"neurons": {"input": "all", "hidden1": 6, "output": "all"}},
+        "kin": {**KIN, "members": "alike,after=2"},
+        "akin": {"depends_on": ["everyone"], "neurons": {"hidden1": 2}, "members": "alike,after=4"},
+    }
+    made, seen = AssigningEngine(options(partial_models=models)), list[tuple[int, list[str], int, bool]]()
+    with made.engine as running:
+        for _ in range(5):
             running.step()
-        assert same_bits(running.x_Pn, undisturbed_Pn)
+            names = [name for name in running.statistics() if name.startswith("group")]
+            usual = running.traffic == running._engine.traffic
+            seen.append((running.round, names, running._engine.workspace.train.count(0), usual))
+    assert seen == [
+        (1, [], 45, True),
+        (2, ["group kin"], 45, False),
+        (3, ["group kin"], 45, True),
+        (4, ["group kin", "group akin"], 60, False),
+        (5, ["group kin", "group akin"], 60, True),
+    ]
 
 
 def test_what_is_compared_by_inputs_is_the_first_layer_by_columns() -> None:
