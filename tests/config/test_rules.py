@@ -254,8 +254,8 @@ BREAKING: dict[str, dict[str, Any]] = {
     "partial models that contradict one another, the network or the peers": {
         "partial_models": {"a": {"depends_on": ["b"]}}
     },
-    "members of several partial models to be found at different times": {
-        "partial_models": {**KIN, "more": {"members": "alike,after=9", "neurons": {"hidden1": 2}}}
+    "members of several partial models to be found with different examples": {
+        "partial_models": {**KIN, "more": {"members": "alike,kept_back=0.5", "neurons": {"hidden1": 2}}}
     },
     "members to be found after the last round": {"partial_models": KIN, "learning": {"rounds": 9}},
     "members to be found while no model is averaged by all": {"partial_models": {"kin": KIN["kin"]}},
