@@ -60,7 +60,7 @@ def _bytes(places: NDArray[np.int64] | None) -> bytes:
 
 def test_groups_that_are_found_would_be_those_written_down(federation: Callable[..., FederationSettings]) -> None:
     found, written = (
-        federation("crossed, groups found", "codes after 40; a"),
+        federation("crossed, groups found", "codes after 60; a"),
         federation("crossed", "first by view, middle common"),
     )
     assert found.automatic == ("view", "code")
