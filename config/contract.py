@@ -5,8 +5,8 @@ states for each setting whom it concerns, whether it may change while a federati
 it. A setting that came after the first release is left out of the encoding if it has its neutral value, so that a
 release that does not know the setting encodes the same contract.
 
-Two peers average in a group if the settings that concern that group are the same in both contracts (`part`). Other
-differences are reported, key by key (`differences`), and stop nothing.
+Two peers average in a group if the settings that concern that group are the same in both contracts (`group_digest`).
+Other differences are reported, key by key (`differences`), and stop nothing.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def _later() -> Iterator[tuple[str, Key]]:
 # -------------------------------------------------------------------------------------------------- whom it concerns
 
 
-def part(contract: Contract, group: str, *, served: bool) -> bytes:
+def group_digest(contract: Contract, group: str, *, served: bool) -> bytes:
     """Return the digest, 32 bytes, of the settings that concern the averaging group of this id.
 
     Models that have no part in the group are left out, and so are settings that each peer decides by itself. `served`:
@@ -306,27 +306,19 @@ class Difference:
         """True if this change is possible while a federation runs."""
         if self.path == "learning.algorithm":
             return _named(self.mine) == _named(self.theirs)
-        if self._coordinates or self._paces or self._reveals:
-            return False
-        return self.key is not None and self.key.changes
+        return self._obstacle is None and self.key is not None and self.key.changes
 
     @property
-    def _coordinates(self) -> bool:
-        """True if the change is to or from averaging by a coordinator."""
-        found = (self.mine, self.theirs) if self.path == "gossip.protocol" else self._of_slice("protocol")
-        return "coordinator" in found and found[0] != found[1]
-
-    @property
-    def _paces(self) -> bool:
-        """True if a slice's mode changes."""
-        mine, theirs = self._of_slice("mode")
-        return bool(mine != theirs)
-
-    @property
-    def _reveals(self) -> bool:
-        """True if a slice's noise phase changes."""
-        mine, theirs = self._of_slice("privacy")
-        return bool(mine != theirs)
+    def _obstacle(self) -> str | None:
+        """Why averaging cannot be converted to the other value, though the setting may change; None: it can."""
+        protocols = (self.mine, self.theirs) if self.path == "gossip.protocol" else self._of_slice("protocol")
+        if "coordinator" in protocols and protocols[0] != protocols[1]:
+            return _COORDINATOR
+        for name, why in (("mode", _STEPS), ("privacy", _PROMISED)):
+            mine, theirs = self._of_slice(name)
+            if mine != theirs:
+                return why
+        return None
 
     def _of_slice(self, name: str) -> tuple[Any, Any]:
         """Return a slice's value of a setting in both contracts; None, None if its `gossip` is not what differs."""
@@ -344,9 +336,7 @@ class Difference:
 
     def way(self) -> str:
         """Return a text that says whether the setting may change, and how."""
-        takes = self.key.takes if self.key is not None else "this release does not know it"
-        takes = _STEPS if self._paces else _PROMISED if self._reveals else takes
-        takes = _COORDINATOR if self._coordinates else takes
+        takes = self._obstacle or (self.key.takes if self.key is not None else "this release does not know it")
         return f"may change with fedpeer update: {takes}" if self.changes else f"cannot change: {takes}"
 
 

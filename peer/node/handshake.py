@@ -14,7 +14,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from fedpeer.config.capacity import weights_in_hello
-from fedpeer.config.contract import contract_digest, differences, differences_text, part
+from fedpeer.config.contract import contract_digest, differences, differences_text, group_digest
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX, fence, memory
 from fedpeer.gossip.proofs import GenerationProof, generation_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
@@ -232,10 +232,11 @@ def _agreed(state: NodeState, peer: str, group: str) -> bool:
         return False
     if contract == state.setup.contract:
         return True
+    if contract_digest(other.contract) != contract:
+        return False
+    theirs, mine = parse_json(other.contract), json.loads(state.setup.held.text)
     served = state.setup.served
-    return contract_digest(other.contract) == contract and part(
-        parse_json(other.contract), group, served=served
-    ) == part(json.loads(state.setup.held.text), group, served=served)
+    return group_digest(theirs, group, served=served) == group_digest(mine, group, served=served)
 
 
 def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
