@@ -37,11 +37,11 @@ from fedpeer.peer.wire.consensus_messages import (
     Certificate,
     Commit,
     CommitState,
+    ConsensusContent,
     CountUpdate,
     Fetch,
     Heartbeat,
     HeartbeatReply,
-    Message,
     Out,
     PersistConsensus,
     Progress,
@@ -104,7 +104,7 @@ class RoundCommit:
         }
         return [*out, *self._proposals(beats)]
 
-    def received(self, sender: str, message: Message) -> list[Out]:
+    def received(self, sender: str, message: ConsensusContent) -> list[Out]:
         """Handle a message of another member."""
         match message:
             case VoteRequest():

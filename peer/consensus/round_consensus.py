@@ -223,9 +223,9 @@ class RoundConsensus:
         if not self.consensus_state.votes:
             self._do(self.round_commit.abstain())
 
-    def on_consensus_message(self, peer: str, ballot: ConsensusMessage) -> None:
+    def on_consensus_message(self, peer: str, received: ConsensusMessage) -> None:
         """Handle a message of the election, or about a committed round."""
-        message = ballot.message
+        message = received.message
         if (roster := forgotten_promise(self, message)) is not None:
             text = f"{peer} shows what this peer signed as a voter and does not remember: it gives up its vote"
             self.state.note("warning", "no_vote", text, peer=peer, number=roster)

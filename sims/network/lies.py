@@ -23,8 +23,8 @@ from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.reminders import own_signature
 from fedpeer.peer.state.events import Send
-from fedpeer.peer.wire import consensus_messages as consensus_messages
 from fedpeer.peer.wire.consensus_messages import (
+    ConsensusContent,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
@@ -258,28 +258,28 @@ def _foreign(roster: Roster) -> bytes:
 
 FAR = Progress(10**6, 10**6, 10**6)
 #: Messages of an election, from the liar's own machine and the number.
-Said = Callable[[Election, int], Iterator[consensus_messages.Message]]
+Said = Callable[[Election, int], Iterator[ConsensusContent]]
 
 
-def rising(election: Election, number: int) -> Iterator[consensus_messages.Message]:
+def rising(election: Election, number: int) -> Iterator[ConsensusContent]:
     """Send higher terms without a signature."""
     term = election.hard_state.term + 1 + number % 40
     yield HeartbeatReply(term, Progress())
     yield VoteReply(term, bool(number % 2), False, b"")
 
 
-def standing(election: Election, number: int) -> Iterator[consensus_messages.Message]:
+def standing(election: Election, number: int) -> Iterator[ConsensusContent]:
     """Request votes, each time in a higher term."""
     yield VoteRequest(election.hard_state.term + 1 + number % 15, False, election.voter_set.number, FAR)
 
 
-def promising(election: Election, number: int) -> Iterator[consensus_messages.Message]:
+def promising(election: Election, number: int) -> Iterator[ConsensusContent]:
     """Promise a vote in the next term, and then refuse it."""
     yield VoteReply(election.hard_state.term + 1, True, True, b"")
     yield VoteReply(election.hard_state.term, False, False, b"")
 
 
-def crowned(election: Election, number: int) -> Iterator[consensus_messages.Message]:
+def crowned(election: Election, number: int) -> Iterator[ConsensusContent]:
     """Act as coordinator with its own vote alone."""
     me = election.me
     yield Heartbeat(

@@ -27,8 +27,8 @@ def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[Sa
             for to in sorted(consensus.round_commit.election.voter_set.members - {peer}):
                 for lie in lies:
                     for said in lie(consensus.round_commit.election, int(simulator.now)):
-                        ballot = ConsensusMessage(group=group, message=said)
-                        send = Send(to, ballot, state.durable.incarnation, state.durable.met.get(to, 0))
+                        message = ConsensusMessage(group=group, message=said)
+                        send = Send(to, message, state.durable.incarnation, state.durable.met.get(to, 0))
                         simulator._travel(peer, to, driver.encode(peer, send), simulator._arrived)
     if simulator.now + 1 < until:
         simulator.agenda.at(simulator.now + 1, lambda: pretend(simulator, driver, liars, until))
