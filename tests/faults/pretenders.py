@@ -11,11 +11,11 @@ from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Send
 from fedpeer.peer.wire.messages import ConsensusMessage
 from fedpeer.sims.network.driver import Driver
-from fedpeer.sims.network.lies import Said
+from fedpeer.sims.network.lies import ElectionLie
 from fedpeer.sims.network.simulator import Simulator
 
 
-def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[Said]], until: float) -> None:
+def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[ElectionLie]], until: float) -> None:
     """Let each liar send its lies to all other members of each of its groups, at each tick from now until this one."""
     for peer, lies in liars.items():
         machine = simulator.machines().get(peer)
