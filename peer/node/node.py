@@ -4,7 +4,7 @@ It has no socket, file, clock or thread, and draws random numbers only from a ge
 process, a simulated one and a test run the same code. What must survive is in the `DurableState`; each change of it is
 persisted before any message that follows from it is sent. The rest may be forgotten: `NodeState`, and the parts beside
 it for messages (`dispatch.py`), handshakes (`handshake.py`), transfers (`channels.py`), rounds (`rounds.py`),
-membership (`membership_effects.py`), and arrival and departure (`lifecycle.py`).
+membership (`membership_effects.py`), later rosters (`roster_changes.py`), and arrival and departure (`lifecycle.py`).
 
 A step takes the event in and then goes on as far as it can. The phases of a node and their transitions are one table:
 `peer/state/phases.py`.
@@ -29,11 +29,12 @@ from fedpeer.peer.node.channels import retransmit
 from fedpeer.peer.node.client import RoundClient
 from fedpeer.peer.node.dispatch import Dispatch
 from fedpeer.peer.node.group_averager import GroupAverager
-from fedpeer.peer.node.handshake import adopt_roster, close_books, greet
+from fedpeer.peer.node.handshake import greet
 from fedpeer.peer.node.lifecycle import Lifecycle, NodeParts, await_others, join_late, leave_federation, linger
 from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import begin_incarnation
 from fedpeer.peer.node.retransmission import Retransmissions
+from fedpeer.peer.node.roster_changes import adopt_roster, close_books
 from fedpeer.peer.node.rounds import (
     RoundProgress,
     average,
