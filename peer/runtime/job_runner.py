@@ -97,16 +97,14 @@ class JobRunner:
         validation = self._trainer.validate(job.x_n)
         try:
             models.save(self._folder, self._card, job.x_n, self._layout)
-            if validation is not None and (found := self._validated(job, validation)) is not None:
-                models.save_best(self._folder, self._card, job.x_n, self._layout, found)
+            best = None if validation is None else models.BestRound.of(job.round, *validation, self._held_out)
+            if best is not None:
+                models.save_best(self._folder, self._card, job.x_n, self._layout, best)
         except OSError as problem:
             self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
         except models.ModelError as problem:
             self._warn("model_not_kept", str(problem))
         return replace(self._measured(done, job), validation=validation)
-
-    def _validated(self, job: Evaluate, validation: tuple[float, float]) -> models.BestRound | None:
-        return models.BestRound.of(job.round, *validation, self._held_out)
 
     def _measured(self, evaluated: Evaluated, job: Evaluate) -> Evaluated:
         """Add the metrics that the peer's own file names."""
