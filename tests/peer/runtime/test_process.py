@@ -106,7 +106,7 @@ def test_a_signal_while_it_ends_does_not_change_how_it_ended(
         loop.add_signal_handler(signal.SIGUSR2, handled.set)
         decided.append(process._stopped)
         if asked_before:
-            process._asked_at = loop.time() - 2 * _AGAIN_S
+            process._pause_asked_at = loop.time() - 2 * _AGAIN_S
         for each in (signal.SIGINT, signal.SIGUSR2):
             os.kill(os.getpid(), each)
         await handled.wait()
