@@ -137,7 +137,7 @@ class Algorithm(Protocol[Client, Received, Sent]):
 
     def start_averaged(self, values_n: Tensor) -> Any:
         """Return the vectors that peers without a server average first, for initial parameters (..., n)."""
-        raise AssertionError(f"{type(self).__name__} averages nothing among equals")
+        raise AssertionError(f"{type(self).__name__} averages nothing without a server")
 
     def train(self, client: Client, received: Received, batches: Batches, keys: Sequence[int]) -> tuple[Client, Sent]:
         """Return the peer's state after a round of local steps, and what it sends.

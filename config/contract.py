@@ -127,7 +127,7 @@ _CONDUCT = ("deadline",)
 #: Settings of `gossip` whose default follows from other settings, with these other settings.
 _FOLLOWING = {"max_exchanges": ("tolerance", "exchanges", "protocol", "privacy")}
 #: Most differences in one message; there are fewer settings than that.
-TOLD_MAX = 60
+DIFFERENCES_MAX = 60
 #: The way out for a setting that cannot change.
 NEW_FEDERATION = (
     "export the model (fedpeer export), and start a new federation (fedpeer init) with the new file and "
@@ -325,7 +325,7 @@ class Difference:
         if self.section != "partial_models" or not self.path.endswith(".gossip"):
             return None, None
         own = (each.get(name) if isinstance(each, Mapping) else None for each in (self.mine, self.theirs))
-        mine, theirs = (said or of_all.get(name) for said, of_all in zip(own, self.of_all, strict=True))
+        mine, theirs = (value or of_all.get(name) for value, of_all in zip(own, self.of_all, strict=True))
         return mine, theirs
 
     def words(self, here: str = "here", there: str = "there") -> str:
@@ -370,9 +370,9 @@ def _or_neutral(section: Mapping[str, Any], path: tuple[str, ...], name: str) ->
 
 
 def differences_text(differing: Sequence[Difference], here: str = "here", there: str = "there") -> str:
-    """Return the differences with both values on one line: the first TOLD_MAX, and the number of the others."""
-    more = f"; and {len(differing) - TOLD_MAX} more" if len(differing) > TOLD_MAX else ""
-    return "; ".join(each.words(here, there) for each in differing[:TOLD_MAX]) + more
+    """Return the differences with both values on one line: the first DIFFERENCES_MAX, and the number of the others."""
+    more = f"; and {len(differing) - DIFFERENCES_MAX} more" if len(differing) > DIFFERENCES_MAX else ""
+    return "; ".join(each.words(here, there) for each in differing[:DIFFERENCES_MAX]) + more
 
 
 def _setting_text(value: Any) -> str:

@@ -68,7 +68,7 @@ def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
         )
     weights = {g.id: weight for g in shared if (weight := durable.groups[g.id].before.get(peer, 0.0)) > 0}
     before = weights_in_hello(together, weights)
-    state.others[peer].untold = weights.keys() - before.keys()
+    state.others[peer].unstated = weights.keys() - before.keys()
     state.send(
         peer,
         Hello(

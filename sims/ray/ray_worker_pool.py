@@ -45,7 +45,7 @@ from fedpeer.slicing.plan import Plan
 #: Calls in which the tasks of a phase are sent to one shard; a stop is noticed between two of them.
 _CALLS = 8
 #: Most scalars of a share (16 MiB in float32), unless a single block of columns has more.
-PARCEL_SCALARS = 4 * 2**20
+SHARE_SCALARS_MAX = 4 * 2**20
 _OfPeers: TypeAlias = TrainBlock | EvaluateBlock
 #: Peers, the sides of their states, and a reference to these states.
 _Patch: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], Any]
@@ -71,7 +71,7 @@ def as_shares(blocks: Sequence[Columns], members: Mapping[str, int], shards: int
     found = []
     for group, spans in by_group.items():
         scalars = max(stop - start for start, stop in spans) * members[group]
-        size = max(1, min(len(spans) // (2 * shards), PARCEL_SCALARS // scalars))
+        size = max(1, min(len(spans) // (2 * shards), SHARE_SCALARS_MAX // scalars))
         found += [PackedRows(group, tuple(spans[at : at + size])) for at in range(0, len(spans), size)]
     return found
 
@@ -345,8 +345,8 @@ class RayWorkerPool:
         for peers in self._peers:
             of = [sides[peer] for peer in peers]
             self._patches.append([(peers, (0,) * len(peers), ray.put(numpy_rows(self._states.of(peers, of))))])
-            equals = self._states.sent is None
-            self._kept.append(ray.put({"x": self._workspace.x[0][list(peers)].numpy()} if equals else {}))
+            served = self._states.sent is not None
+            self._kept.append(ray.put({} if served else {"x": self._workspace.x[0][list(peers)].numpy()}))
         sides[:] = [0] * len(sides)
         self._each([self._restoring(shard) for shard in range(len(self.shards))])
         self._settled()

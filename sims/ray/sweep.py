@@ -81,7 +81,7 @@ class Sweep:
         self._numbers = itertools.count()
         self._under_way: dict[Any, int] = {}  # Ray's reference of a task -> number of the attempt
         self._attempts: dict[int, _Attempt] = {}  # by number, the attempts under way
-        self._let_go: list[Any] = []
+        self._released: list[Any] = []
         self._rooms: dict[str, str] = {}
         self._stopping = self._received = False
         self._began = time.monotonic()
@@ -94,8 +94,8 @@ class Sweep:
     def __exit__(self, *_: object) -> None:
         self._cancel(list(self._under_way))
         with contextlib.suppress(RayError):
-            if self._let_go:  # to delete their folders
-                ray.wait(self._let_go, num_returns=len(self._let_go), timeout=_TIDYING_SECONDS)
+            if self._released:  # to delete their folders
+                ray.wait(self._released, num_returns=len(self._released), timeout=_TIDYING_SECONDS)
             ray.kill(self._board)
 
     def begin(self, remote_run: RemoteRun) -> None:
@@ -151,7 +151,7 @@ class Sweep:
         """
         for task in tasks:
             attempt = self._attempts.pop(self._under_way.pop(task))
-            self._let_go.append(task)
+            self._released.append(task)
             with contextlib.suppress(RayError):
                 ray.cancel(task, force=attempt.round is None)
 

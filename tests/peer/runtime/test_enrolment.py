@@ -666,7 +666,7 @@ def test_a_new_roster_is_brought_first_to_those_that_can_be_reached(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, where many peers open all connections themselves, no peer that can take the roster would get it."""
-    monkeypatch.setattr("fedpeer.peer.runtime.announce._TOLD_MAX", 1)
+    monkeypatch.setattr("fedpeer.peer.runtime.announce._ANNOUNCED_MAX", 1)
     one, two = authority.roster.entries
     roster = replace(authority.roster, entries=(replace(one, address=str(PeerUrl.nowhere(one.id))), two))
     assert asyncio.run(announce(authority, roster)) == {two.id: "connection refused"}
