@@ -117,7 +117,7 @@ def join_command(
     from fedpeer.peer.runtime.enrolment import confirm, fetch_model
     from fedpeer.peer.runtime.enrolment import join_federation as ask
     from fedpeer.peer.runtime.invitation import Token
-    from fedpeer.peer.runtime.invitation_files import folder_writable, new_folder, write_peer
+    from fedpeer.peer.runtime.peer_folder import folder_writable, new_folder, write_peer
     from fedpeer.peer.runtime.roster_history import history_file, write_history
 
     problems: list[ConfigProblem] = []
@@ -135,9 +135,7 @@ def join_command(
         own = joined_peer(admission.roster.by_id[options.peer], local(source) if data else source, board, own_place)
         lost = f", after  fedpeer revoke {options.peer}  and another invitation, since its key is lost"
         with folder_writable(place, f"{options.peer} was admitted, but ", lost):
-            write_peer(
-                building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
-            )
+            write_peer(building, own, key, admission)
             if admission.contract is not None:
                 write_contract(contract_file(building / "roster.json"), admission.contract)
             if admission.earlier:
