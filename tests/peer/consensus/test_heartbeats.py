@@ -308,7 +308,7 @@ def test_a_coordinator_of_an_earlier_term_is_followed_by_its_digest_while_this_o
     now = TIMING.shortest
     while election.coordinator is not None:
         election.tick(now := now + 1, ())
-    while election._is_led():
+    while election._has_coordinator():
         election.tick(now := now + 1, ())
     election.on_vote_request(E, vote_request(7))
     assert election.hard_state == HardState(7, E)
