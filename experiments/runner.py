@@ -373,9 +373,9 @@ class _Player:
 
 def request_digest(request: SimulationRequest) -> str:
     """Return the digest of a run's request without device and workers, by which the run is found again."""
-    options = request.to_json()
-    del options["device"], options["workers"]
-    return hashlib.blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16).hexdigest()
+    stored = request.to_json()
+    del stored["device"], stored["workers"]
+    return hashlib.blake2b(json.dumps(stored, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _single(request: SimulationRequest) -> Iterator[tuple[int, SimulationRequest]]:

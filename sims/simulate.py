@@ -324,13 +324,13 @@ def _engine_of(stage: _Stage, cell: MethodSeed) -> Engine:
     match simulation.request.engine:
         case "vector" if (found := method_of(method)).pooled:
             memory = workspace_of(world, simulation.plans[cell.method], simulation.device)
-            options = simulation.jobs[cell.seed], memory(), world.drawn("")
+            inputs = simulation.jobs[cell.seed], memory(), world.drawn("")
             if (linear := found.linear) is None:
-                engine = PooledEngine(*options, stop=stop)
+                engine = PooledEngine(*inputs, stop=stop)
             else:
                 from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
 
-                engine = PooledLinearEngine(*options, *linear, stop=stop)
+                engine = PooledLinearEngine(*inputs, *linear, stop=stop)
         case "network":
             from fedpeer.sims.network.engine import NetworkEngine  # real peers' code, which no other engine needs
 

@@ -78,7 +78,7 @@ def as_shares(blocks: Sequence[Columns], members: Mapping[str, int], shards: int
 
 def open_shards(
     cluster: Cluster,
-    options: int | None,
+    wanted: int | None,
     job: Job,
     workspace: Workspace,
     plan: Plan,
@@ -87,7 +87,7 @@ def open_shards(
     stop: threading.Event,
 ) -> RayWorkerPool:
     """Open the executor of a job (`engine.OpenExecutor`) on as many shards as requested or useful."""
-    peers = dealt(job, cluster.shards(options))
+    peers = dealt(job, cluster.shards(wanted))
     stored, data, inputs = ray.put(job), ray.put(pack_rows(workspace)), cluster.hold(workspace.x_NF.numpy())
     sizes = {
         name: transformed(getattr(workspace, name), torch.Tensor, lambda each: ShardSize(tuple(each.shape), each.dtype))
@@ -253,11 +253,11 @@ class RayWorkerPool:
         side = tasks[0].source
         rows = self._rows if self._rows and side == self._side else self._rows_of_shares(side)
         calls = []
-        options = {(task.group, task.start, task.stop) for task in tasks}
+        wanted = {(task.group, task.start, task.stop) for task in tasks}
         shares = [
             (number, share)
             for number, share in enumerate(self._shares)
-            if any((share.group, *block) in options for block in share.blocks)
+            if any((share.group, *block) in wanted for block in share.blocks)
         ]
         for number, share in shares:
             members = self._members[share.group]
