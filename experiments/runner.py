@@ -37,7 +37,7 @@ from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
-from fedpeer.sims.checks import hold
+from fedpeer.sims.checks import check_combination
 from fedpeer.sims.ray.options import check_ray
 from fedpeer.sims.request import SimulationRequest, cores
 
@@ -126,7 +126,7 @@ def _chosen_cells(options: ExperimentOptions) -> tuple[Cell, ...]:
     """
     if options.cluster is not None:
         check_ray(options.cluster)
-        hold(Combination(federation=Federation(), methods=(), engine=SPREAD, device=options.device))
+        check_combination(Combination(federation=Federation(), methods=(), engine=SPREAD, device=options.device))
     known = {cell.label: cell for cell in options.cells}
     unknown = [label for label in options.only if label not in known]
     if unknown:
