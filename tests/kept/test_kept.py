@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.cli.simulate_options import asked_again
+from fedpeer.cli.simulate_options import resumed_request
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.peer.runtime.prepared import prepare_peer
@@ -166,7 +166,7 @@ def test_an_interrupted_run_of_the_release_ends_with_the_numbers_of_an_uninterru
     assert [kept.status] == ["interrupted"]
     assert (kept.path / "checkpoint.safetensors").exists()
     before = measured(kept)
-    request = asked_again({"resume": kept.id}, None)(kept.read("settings") or {})
+    request = resumed_request({"resume": kept.id}, None)(kept.read("settings") or {})
     run_prepared(prepare_simulation(request), kept)
     anew = RunFolder.create(tmp_path / "anew", name="anew", settings={}, environment={})
     run_prepared(prepare_simulation(request), anew)
