@@ -34,7 +34,7 @@ from fedpeer.peer.node.skew import (
     left_behind,
     may_begin,
     mutual,
-    on_ones_word,
+    relies_on_one_peer,
 )
 from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained, MaskedShares, NoShares, Opened, RealShares
@@ -218,7 +218,7 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
     next_round = state.durable.round + 1
     if may_begin(state, next_round):
         rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
-        if on_ones_word(state, next_round) and state.ran - rounds.trained_at < state.longest_deadline:
+        if relies_on_one_peer(state, next_round) and state.ran - rounds.trained_at < state.longest_deadline:
             return True
         if rounds.alone_noted:
             state.note(

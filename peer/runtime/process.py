@@ -319,7 +319,7 @@ class PeerProcess:
         self._pipeline = Pipeline(_Timed(store, self.status, self._warn), self._encoded, self._carry_out, self._saved)
         self._server = PeerServer(
             Host(
-                identify=self._identify,
+                identify=lambda certificate: peer_of(certificate, self._members.roster),
                 farewell=self._farewell,
                 expects=self._members.expects,
                 listens=self._listens,
@@ -560,9 +560,6 @@ class PeerProcess:
             self._say(Note("warning", "tracking", text))
 
     # --------------------------------------------------------------------------------------------------- the server's
-
-    def _identify(self, certificate: bytes | None) -> str | Rejection:
-        return peer_of(certificate, self._members.roster)
 
     def _take_carried(self, connection: socket.socket, carrier: str) -> None:
         if carrier not in self._carriers:
