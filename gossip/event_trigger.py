@@ -45,7 +45,7 @@ def has_moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
     return far
 
 
-def activations(matrices: Sequence[csr_array], active_P: ActivePeers) -> Iterator[ActivePeers]:
+def active_peers(matrices: Sequence[csr_array], active_P: ActivePeers) -> Iterator[ActivePeers]:
     """Yield which peers are active in each exchange, (P,) bool each, and finally which were active in any of them.
 
     `active_P`: the peers that have moved, which are active in the first exchange.
@@ -63,7 +63,7 @@ def _among_active(matrix: csr_array, active_P: ActivePeers) -> csr_array:
 
 
 def triggered_matrix(matrices: Sequence[csr_array], active: Sequence[ActivePeers]) -> NDArray[np.float64]:
-    """Return the product of all exchanges, (P, P) column-stochastic, with the peers that `activations` yields."""
+    """Return the product of all exchanges, (P, P) column-stochastic, with the peers that `active_peers` yields."""
     product = np.eye(len(active[0]))
     for matrix, active_P in zip(matrices, active[:-1], strict=True):
         product = _among_active(matrix, active_P) @ product

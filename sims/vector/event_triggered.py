@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.precision import widest
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.gossip.event_trigger import ActivePeers, activations, has_moved, triggered_matrix
+from fedpeer.gossip.event_trigger import ActivePeers, active_peers, has_moved, triggered_matrix
 from fedpeer.slicing.plan import Group, Plan
 
 
@@ -40,7 +40,7 @@ class EventTriggered:
         for group in self._groups:
             policy = self._averaging[group.id]
             moved = self._moved(x_Pn, group) if policy.due(round) else np.zeros(len(group.members), dtype=bool)
-            self.active[group.id] = list(activations(policy.matrices(round), moved))
+            self.active[group.id] = list(active_peers(policy.matrices(round), moved))
 
     def inactive(self, group: str) -> bool:
         """Return whether no member has moved, so that nothing changes."""

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
-from fedpeer.gossip.event_trigger import ActivePeers, activations, has_moved, triggered_matrix
+from fedpeer.gossip.event_trigger import ActivePeers, active_peers, has_moved, triggered_matrix
 from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS
 from fedpeer.topology.mixing import Protocol
 from fedpeer.topology.overlay import overlay
@@ -79,7 +79,7 @@ def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
 ) -> None:
     of, active_P = policy(name, count, protocol, exchanges=exchanges, seed=seed), np.array(sleepers[:count])
     matrices = of.matrices(round)
-    active = list(activations(matrices, active_P))
+    active = list(active_peers(matrices, active_P))
     matrix = triggered_matrix(matrices, active)
     masses_P2 = np.random.default_rng(seed).normal(size=(count, 2))
     expected_P2, full, awake_after = played(of, round, masses_P2, active_P)
@@ -99,13 +99,13 @@ def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
 def test_nobody_and_everybody(name: str, protocol: Protocol) -> None:
     of = policy(name, 9, protocol, exchanges=4)
     for round in range(2):
-        nobody = list(activations(of.matrices(round), np.zeros(9, bool)))
+        nobody = list(active_peers(of.matrices(round), np.zeros(9, bool)))
         assert not np.any(nobody)
         np.testing.assert_array_equal(triggered_matrix(of.matrices(round), nobody), np.eye(9))
         assert [size for _, size in traffic(of, 10**6, round, active=nobody)] == [
             SHARE_EXTRA_BYTES * messages for messages, _ in traffic(of, 10**6, round)
         ]
-        everybody = list(activations(of.matrices(round), np.ones(9, bool)))
+        everybody = list(active_peers(of.matrices(round), np.ones(9, bool)))
         usual: Any = of.matrix(round)
         usual = usual.toarray() if issparse(usual) else usual
         np.testing.assert_allclose(triggered_matrix(of.matrices(round), everybody), usual, atol=1e-15)
@@ -120,14 +120,14 @@ def test_one_wakes_all_within_the_diameter_and_no_sooner(name: str) -> None:
         steps = nx.single_source_shortest_path_length(union, first)
         of = policy(name, count, "push-sum", exchanges=max(2, *steps.values()))
         alone = np.arange(count) == first
-        for exchange, active_P in enumerate(activations(of.matrices(0), alone)):
+        for exchange, active_P in enumerate(active_peers(of.matrices(0), alone)):
             assert active_P.tolist() == [steps[peer] <= exchange for peer in range(count)]
 
 
 def test_one_who_has_moved_gives_all_the_exact_mean() -> None:
     of = policy("ring", 7, "exact", exchanges=1)
     assert of.exchanges == 2
-    active = list(activations(of.matrices(0), np.arange(7) == 3))
+    active = list(active_peers(of.matrices(0), np.arange(7) == 3))
     np.testing.assert_allclose(triggered_matrix(of.matrices(0), active), np.full((7, 7), 1 / 7), atol=1e-15)
     sent = traffic(of, 10, active=active)
     assert [messages for messages, _ in sent] == [12] * 7
@@ -138,7 +138,7 @@ def test_who_gave_gets_weight_back_in_the_next_exchange() -> None:
     of = policy("k-regular", 16, "push-sum", exchanges=2)
     alone = np.arange(16) == 5
     first, second = of.matrices(0)
-    active = list(activations([first, second], alone))
+    active = list(active_peers([first, second], alone))
     after_one, after_two = (triggered_matrix([first, second][:k], active[: k + 1]) @ np.ones(16) for k in (1, 2))
     assert after_one[5] == pytest.approx(1 / 5)
     assert after_two[5] == pytest.approx(1 / 25 + 4 * 1.2 / 5)
