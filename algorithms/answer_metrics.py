@@ -92,8 +92,8 @@ def label_auc(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> float:
     """Area under the ROC curve, mean over labels that hold for some examples and not for others; more is better."""
     from sklearn import metrics
 
-    told = [metrics.roc_auc_score(y_N, p_N) for y_N, p_N in _by_label(y_NC, answer_NC) if 0 < y_N.sum() < len(y_N)]
-    return float(np.mean(told)) if told else math.nan
+    areas = [metrics.roc_auc_score(y_N, p_N) for y_N, p_N in _by_label(y_NC, answer_NC) if 0 < y_N.sum() < len(y_N)]
+    return float(np.mean(areas)) if areas else math.nan
 
 
 def average_precision(y_NC: NDArray[Any], answer_NC: NDArray[Any]) -> float:

@@ -94,9 +94,6 @@ class ChocoSgd(Algorithm[PublicCopy, ServerModel, ServerModel]):
     def start_client(self, values_n: Tensor, examples: Tensor) -> PublicCopy:
         return PublicCopy(self._local.start_client(values_n, examples), values_n, values_n)
 
-    def start_averaged(self, values_n: Tensor) -> ServerModel:
-        return ServerModel(values_n)
-
     def train(
         self, client: PublicCopy, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[PublicCopy, ServerModel]:

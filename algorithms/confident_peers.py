@@ -74,9 +74,6 @@ class ConfidentPeers(PersonalHeads, Algorithm[Trusting, ServerModel, ServerModel
         tau = confidence(self.head_of(begun), self.parted(values_n)[1], self.terms)
         return Trusting(begun.model_n, begun.examples, begun.pi_D, tau)
 
-    def start_averaged(self, values_n: Tensor) -> ServerModel:
-        return ServerModel(values_n)
-
     def train(
         self, client: Trusting, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[Trusting, ServerModel]:

@@ -37,6 +37,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from fedpeer.algorithms.servers.models import ServerModel
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -136,8 +138,11 @@ class Algorithm(Protocol[Client, Received, Sent]):
         ...
 
     def start_averaged(self, values_n: Tensor) -> Any:
-        """Return the vectors that peers without a server average first, for initial parameters (..., n)."""
-        raise AssertionError(f"{type(self).__name__} averages nothing among equals")
+        """Return the vectors that peers without a server average first, for initial parameters (..., n).
+
+        The default is the model alone.
+        """
+        return ServerModel(values_n)
 
     def train(self, client: Client, received: Received, batches: Batches, keys: Sequence[int]) -> tuple[Client, Sent]:
         """Return the peer's state after a round of local steps, and what it sends.

@@ -79,9 +79,6 @@ class DFedAlt(Algorithm[TrainingState, ServerModel, ServerModel]):
         lead = values_n.shape[:-1]
         return TrainingState(values_n.new_zeros(*lead, 0), torch.zeros(lead, dtype=torch.bool, device=values_n.device))
 
-    def start_averaged(self, values_n: Tensor) -> ServerModel:
-        return ServerModel(values_n)
-
     def train(
         self, client: TrainingState, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[TrainingState, ServerModel]:

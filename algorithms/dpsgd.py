@@ -52,9 +52,6 @@ class DPsgd(Algorithm[ServerModel, ServerModel, ServerModel]):
     def start_client(self, values_n: Tensor, examples: Tensor) -> ServerModel:
         return ServerModel(values_n)
 
-    def start_averaged(self, values_n: Tensor) -> ServerModel:
-        return ServerModel(values_n)
-
     def train(
         self, client: ServerModel, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[ServerModel, ServerModel]:

@@ -46,9 +46,6 @@ class LocalTraining(Algorithm[TrainingState, ServerModel, ServerModel]):
         optimizer_k = values_n.new_zeros(*values_n.shape[:-1], self.context.stepper.state_size)
         return TrainingState(optimizer_k, examples.new_zeros(values_n.shape[:-1]).bool())
 
-    def start_averaged(self, values_n: Tensor) -> ServerModel:
-        return ServerModel(values_n)
-
     def train(
         self, client: TrainingState, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[TrainingState, ServerModel]:

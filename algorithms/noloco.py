@@ -96,9 +96,6 @@ class NoLoCo(Algorithm[SlowWeights, ServerModel, ServerModel]):
     def start_client(self, values_n: Tensor, examples: Tensor) -> SlowWeights:
         return SlowWeights(self._local.start_client(values_n, examples), values_n, torch.zeros_like(values_n))
 
-    def start_averaged(self, values_n: Tensor) -> ServerModel:
-        return ServerModel(values_n)
-
     def train(
         self, client: SlowWeights, received: ServerModel, batches: Batches, keys: Sequence[int]
     ) -> tuple[SlowWeights, ServerModel]:

@@ -78,7 +78,7 @@ def check_own_loss(loss: Loss, outputs: int) -> None:
         raise
     except Exception as problem:  # whatever the user's function raises
         raise LossError(
-            f"loss {loss.name} failed: {_told(problem)}; it gets outputs (B, K) and targets, and is made of torch's "
+            f"loss {loss.name} failed: {_why(problem)}; it gets outputs (B, K) and targets, and is made of torch's "
             "operations alone"
         ) from problem
     try:
@@ -86,7 +86,7 @@ def check_own_loss(loss: Loss, outputs: int) -> None:
         loss.value(z_2BK, y_2B)
     except Exception as problem:
         raise LossError(
-            f"loss {loss.name} cannot be computed for many peers at once (torch.func.vmap): {_told(problem)}; write it "
+            f"loss {loss.name} cannot be computed for many peers at once (torch.func.vmap): {_why(problem)}; write it "
             "in torch's operations alone, without .item(), random numbers, or branches on values (torch.where)"
         ) from problem
     if torch.isnan(alone).all():
@@ -95,5 +95,5 @@ def check_own_loss(loss: Loss, outputs: int) -> None:
         raise LossError(f"loss {loss.name} mixes the examples of different peers; reduce over the last two dimensions")
 
 
-def _told(problem: Exception) -> str:
+def _why(problem: Exception) -> str:
     return f"{type(problem).__name__}: {str(problem).strip().splitlines()[0] if str(problem).strip() else 'no reason'}"

@@ -61,7 +61,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
 
     torch.set_num_threads(1)
     libraries = sum(memory_parts().values())
-    options = Federation.model_validate(
+    federation = Federation.model_validate(
         {
             "network": NETWORK,
             "learning": {
@@ -76,7 +76,7 @@ def measured(line: Line, peers: int) -> dict[str, Any]:
     )
 
     with peak_memory() as seen:
-        world = build_world(options, load_dataset(options.simulation.dataset), 0)
+        world = build_world(federation, load_dataset(federation.simulation.dataset), 0)
         with Engine(world, line.method, workers=2) as engine:
             engine.lap()  # touches memory for the first time
             largest = seen()

@@ -117,36 +117,34 @@ def join_command(
     from fedpeer.peer.runtime.enrolment import confirm, fetch_model
     from fedpeer.peer.runtime.enrolment import join_federation as ask
     from fedpeer.peer.runtime.invitation import Token
-    from fedpeer.peer.runtime.invitation_files import folder_writable, new_folder, write_peer
+    from fedpeer.peer.runtime.peer_folder import folder_writable, new_folder, write_peer
     from fedpeer.peer.runtime.roster_history import history_file, write_history
 
     problems: list[ConfigProblem] = []
-    options = Token.read(token)
+    invitation = Token.read(token)
     source = data_of(data or _UNKNOWN_DATA, problems)
     own_place = listens_at(listen, problems)
     board = host_of(dashboard_host, "--dashboard-host", problems)
     if source is None or problems:
         raise ConfigError("the command line", problems, ", so the token was not used")
-    place = folder or Path(options.peer)
+    place = folder or Path(invitation.peer)
     with new_folder(place) as building:
         key = Ed25519PrivateKey.generate()
-        has_model = asyncio.run(fetch_model(options, building / MODEL))
-        admission = asyncio.run(ask(options, key))
-        own = joined_peer(admission.roster.by_id[options.peer], local(source) if data else source, board, own_place)
-        lost = f", after  fedpeer revoke {options.peer}  and another invitation, since its key is lost"
-        with folder_writable(place, f"{options.peer} was admitted, but ", lost):
-            write_peer(
-                building, own, key, admission.certificate, admission.authority, admission.roster, admission.federation
-            )
+        has_model = asyncio.run(fetch_model(invitation, building / MODEL))
+        admission = asyncio.run(ask(invitation, key))
+        own = joined_peer(admission.roster.by_id[invitation.peer], local(source) if data else source, board, own_place)
+        lost = f", after  fedpeer revoke {invitation.peer}  and another invitation, since its key is lost"
+        with folder_writable(place, f"{invitation.peer} was admitted, but ", lost):
+            write_peer(building, own, key, admission)
             if admission.contract is not None:
                 write_contract(contract_file(building / "roster.json"), admission.contract)
             if admission.earlier:
                 write_history(history_file(building / "roster.json"), admission.earlier)
             if has_model:
                 _put_model(building)
-    asyncio.run(confirm(options))
-    file = place / f"{options.peer}.yaml"
-    print(f'{options.peer} is now a member of "{admission.roster.federation}". Its folder is {place}.\n')
+    asyncio.run(confirm(invitation))
+    file = place / f"{invitation.peer}.yaml"
+    print(f'{invitation.peer} is now a member of "{admission.roster.federation}". Its folder is {place}.\n')
     if data is None:
         print(f"  Name its data in {file} (data: ...), then run")
     print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")

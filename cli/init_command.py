@@ -1,6 +1,6 @@
 """`fedpeer init`: create a federation, and print the next commands.
 
-`peer/runtime/invitation_files.py` writes the folders; `peer_options.py` derives the peers' addresses from the options.
+`peer/runtime/peer_folder.py` writes the folders; `peer_options.py` derives the peers' addresses from the options.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import typer
 from fedpeer.config.problems import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
-    from fedpeer.peer.runtime.invitation_files import InvitedPeer
+    from fedpeer.peer.runtime.peer_folder import NewPeer
 
 #: Peers whose next command is printed; the others' follow the same pattern.
 _SHOWN_PEERS = 16
@@ -61,9 +61,9 @@ def init(
 
     Without --data, each peer gets its part of a small data set, for a first try.
     """
-    from fedpeer.cli.peer_options import host_of, ids_of, invited_peers, places_of, sources_of
+    from fedpeer.cli.peer_options import host_of, ids_of, new_peers, places_of, sources_of
     from fedpeer.config.settings import TABLES
-    from fedpeer.peer.runtime.invitation_files import federation_file, make_federation, refuse_existing
+    from fedpeer.peer.runtime.peer_folder import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
     problems: list[ConfigProblem] = []
@@ -80,13 +80,13 @@ def init(
         called, text, models = _taken_over(federation, ids, name, data, problems)
     if problems:
         raise ConfigError("the command line", problems, _NOTHING_WRITTEN)
-    invited = invited_peers(ids, places, sources, board)
-    make_federation(folder, called, text, invited)
-    for place in (folder, *(folder / peer.id for peer in invited)):
+    new = new_peers(ids, places, sources, board)
+    make_federation(folder, called, text, new)
+    for place in (folder, *(folder / peer.id for peer in new)):
         for model in models:
             if federation is not None and not model.expanduser().is_absolute():
                 _put_beside(federation.parent / model, place / model)
-    print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, invited), *_ports_in_use(invited)]))
+    print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, new), *_ports_in_use(new)]))
 
 
 def _put_beside(model: Path, place: Path) -> None:
@@ -119,13 +119,13 @@ def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
     return [head, "", *(f"  {what:<{width}}  {words}" for what, words in rows)]
 
 
-def _ports_in_use(invited: Sequence[InvitedPeer]) -> list[str]:
+def _ports_in_use(new: Sequence[NewPeer]) -> list[str]:
     """Return a paragraph about ports of peers on this machine that other programs hold now, or nothing."""
     from fedpeer.config.address import Endpoint, loopback
 
     wanted = [
         (Endpoint.read(place), words)
-        for peer in invited
+        for peer in new
         if loopback(peer.host)
         for place, words in ((peer.listen, peer.id), (peer.dashboard, f"{peer.id}'s dashboard"))
     ]
@@ -189,12 +189,12 @@ def _taken_over(
     return federation.name, file.read_text(encoding="utf-8"), models_named(federation)
 
 
-def _next_commands(folder: Path, invited: Sequence[InvitedPeer]) -> list[str]:
+def _next_commands(folder: Path, new: Sequence[NewPeer]) -> list[str]:
     """Return lines that say how to start each peer: here, or on its machine after its folder was copied."""
     from fedpeer.config.address import OUTBOUND, bracketed, loopback
 
-    shown = invited[:_SHOWN_PEERS]
-    if all(loopback(each.host) for each in invited):
+    shown = new[:_SHOWN_PEERS]
+    if all(loopback(each.host) for each in new):
         lines = ["All peers are on this machine. Start each in a terminal of its own:", ""]
         lines += [f"  fedpeer start --config {folder / each.id / each.id}.yaml" for each in shown]
     else:
@@ -210,4 +210,4 @@ def _next_commands(folder: Path, invited: Sequence[InvitedPeer]) -> list[str]:
                     f"  {each.id}: scp -rp {folder / each.id} {shlex.quote(f'{bracketed(each.host)}:')}",
                     f"  {'':<{len(each.id)}}  there: {start}",
                 ]
-    return lines if len(invited) == len(shown) else [*lines, f"  ... and so on, to {invited[-1].id}"]
+    return lines if len(new) == len(shown) else [*lines, f"  ... and so on, to {new[-1].id}"]

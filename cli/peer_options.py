@@ -20,7 +20,7 @@ from fedpeer.config.registries import choice_problem
 from fedpeer.config.rules import peer_ids
 from fedpeer.learning.anchors import anchored
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
-from fedpeer.peer.runtime.invitation_files import DASHBOARD_OFFSET, InvitedPeer, invited_peer, ports
+from fedpeer.peer.runtime.peer_folder import DASHBOARD_OFFSET, NewPeer, new_peer, ports
 from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster
 
 #: Peers of one `init`: each is a folder that somebody copies to a machine.
@@ -124,12 +124,12 @@ def sources_of(ids: Sequence[str], data: str | None, problems: list[ConfigProble
     return found
 
 
-def invited_peers(
+def new_peers(
     ids: Sequence[str], places: Sequence[Endpoint], sources: Sequence[DataSettings], dashboard_host: str
-) -> list[InvitedPeer]:
+) -> list[NewPeer]:
     """Return the content of each peer's folder, for `init` to write."""
     return [
-        invited_peer(peer, host, port, local(source) if loopback(host) else source, dashboard_host)
+        new_peer(peer, host, port, local(source) if loopback(host) else source, dashboard_host)
         for peer, (host, port), source in zip(ids, places, sources, strict=True)
     ]
 
@@ -185,10 +185,10 @@ def invited_at(
     return url, own, reached
 
 
-def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: Endpoint | None) -> InvitedPeer:
+def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: Endpoint | None) -> NewPeer:
     """Return the folder's content, for `join` to write, of a peer that was admitted with this roster entry."""
     host, port = PeerUrl.read(entry.address).endpoint
-    return invited_peer(entry.id, host, port, data, dashboard_host, None if listen is None else str(listen))
+    return new_peer(entry.id, host, port, data, dashboard_host, None if listen is None else str(listen))
 
 
 def listens_at(listen: str | None, problems: list[ConfigProblem]) -> Endpoint | None:

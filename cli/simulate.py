@@ -160,11 +160,11 @@ def _resumed(
 
     Only the device, workers and cluster may change.
     """
-    from fedpeer.cli.simulate_options import asked_again
+    from fedpeer.cli.simulate_options import resumed_request
     from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.runs.folder import RunFolder
 
-    request_of = asked_again(given, config)
+    request_of = resumed_request(given, config)
     run = RunFolder.open(root, given["resume"])
     if run.status in ("finished", "running"):
         way_out = f"see fedpeer runs show {run.id}" if run.status == "finished" else "wait for it, or stop it"

@@ -76,7 +76,7 @@ def options_of(
     )
 
 
-def asked_again(given: Mapping[str, Any], config: Path | None) -> Callable[[dict[str, Any]], SimulationRequest]:
+def resumed_request(given: Mapping[str, Any], config: Path | None) -> Callable[[dict[str, Any]], SimulationRequest]:
     """Return a function for `--resume`: settings of a run folder -> its request, with the device and workers given now.
 
     Raises:

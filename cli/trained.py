@@ -152,16 +152,16 @@ def _of_run(named: Named) -> TrainedModels:
     if {"data", "network"} & set(settings.get("objects") or ()):
         return TrainedModels(model=model, own_test_part=lambda: _nowhere(run.id), best=chosen)
     federation = Federation.stored({name: settings[name] for name in Federation.model_fields})
-    options = federation.simulation
+    simulation = federation.simulation
 
     def own_test_part() -> Examples:
-        _check_dataset(options.dataset, named.allow_python)
-        dataset = load_dataset(options.dataset)
-        assert options.normalise is not None, "a run's settings have everything filled in"
+        _check_dataset(simulation.dataset, named.allow_python)
+        dataset = load_dataset(simulation.dataset)
+        assert simulation.normalise is not None, "a run's settings have everything filled in"
         number = list(model.card.peers).index(model.peer)
-        return held(dataset, dataset_split(dataset, federation, seed), number, options.normalise).tested(dataset)
+        return held(dataset, dataset_split(dataset, federation, seed), number, simulation.normalise).tested(dataset)
 
-    return TrainedModels(model=model, own_test_part=own_test_part, source=options.dataset, best=chosen)
+    return TrainedModels(model=model, own_test_part=own_test_part, source=simulation.dataset, best=chosen)
 
 
 def _leave(allowed: Sequence[str]) -> Loader:

@@ -15,7 +15,14 @@ from typing import Any
 
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
-from ruamel.yaml.events import AliasEvent, CollectionEndEvent, CollectionStartEvent, DocumentStartEvent, NodeEvent
+from ruamel.yaml.events import (
+    AliasEvent,
+    CollectionEndEvent,
+    CollectionStartEvent,
+    DocumentStartEvent,
+    Event,
+    NodeEvent,
+)
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from fedpeer.config.problems import ConfigError, ConfigProblem, Path, found_text
@@ -125,7 +132,7 @@ def _refusals(reader: YAML, text: str) -> list[ConfigProblem]:
     found: list[ConfigProblem] = []
     depth = documents = 0
     for event in reader.parse(text):
-        place = f"line {event.start_mark.line + 1}:{event.start_mark.column + 1}"
+        place = _mark(event)
         if isinstance(event, DocumentStartEvent):
             documents += 1
             if documents > 1:
@@ -149,7 +156,7 @@ def _refusals(reader: YAML, text: str) -> list[ConfigProblem]:
     return found
 
 
-def _mark(node: Node) -> str:
+def _mark(node: Node | Event) -> str:
     return f"line {node.start_mark.line + 1}:{node.start_mark.column + 1}"
 
 

@@ -65,10 +65,10 @@ def algorithm_of(
     make = _maker(choice, load)
     if not method_of(choice).served:
         context = replace(context, optimizer_state=learning.optimizer_state, rounds=learning.rounds)
-        equals: AnyAlgorithm = make(context)
+        peer_to_peer: AnyAlgorithm = make(context)
         if context.outer is None:
-            return equals
-        return OuterSteps(equals, context.outer.of_parameters(context.layout.n_parameters))
+            return peer_to_peer
+        return OuterSteps(peer_to_peer, context.outer.of_parameters(context.layout.n_parameters))
     rule = aggregation_of(learning.aggregation)
     participants = updates_awaited(context.clients, learning.participation, learning.aggregation_goal)
     if not begun:

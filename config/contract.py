@@ -5,8 +5,8 @@ states for each setting whom it concerns, whether it may change while a federati
 it. A setting that came after the first release is left out of the encoding if it has its neutral value, so that a
 release that does not know the setting encodes the same contract.
 
-Two peers average in a group if the settings that concern that group are the same in both contracts (`part`). Other
-differences are reported, key by key (`differences`), and stop nothing.
+Two peers average in a group if the settings that concern that group are the same in both contracts (`group_digest`).
+Other differences are reported, key by key (`differences`), and stop nothing.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ _CONDUCT = ("deadline",)
 #: Settings of `gossip` whose default follows from other settings, with these other settings.
 _FOLLOWING = {"max_exchanges": ("tolerance", "exchanges", "protocol", "privacy")}
 #: Most differences in one message; there are fewer settings than that.
-TOLD_MAX = 60
+DIFFERENCES_MAX = 60
 #: The way out for a setting that cannot change.
 NEW_FEDERATION = (
     "export the model (fedpeer export), and start a new federation (fedpeer init) with the new file and "
@@ -211,7 +211,7 @@ def _later() -> Iterator[tuple[str, Key]]:
 # -------------------------------------------------------------------------------------------------- whom it concerns
 
 
-def part(contract: Contract, group: str, *, served: bool) -> bytes:
+def group_digest(contract: Contract, group: str, *, served: bool) -> bytes:
     """Return the digest, 32 bytes, of the settings that concern the averaging group of this id.
 
     Models that have no part in the group are left out, and so are settings that each peer decides by itself. `served`:
@@ -306,34 +306,26 @@ class Difference:
         """True if this change is possible while a federation runs."""
         if self.path == "learning.algorithm":
             return _named(self.mine) == _named(self.theirs)
-        if self._coordinates or self._paces or self._reveals:
-            return False
-        return self.key is not None and self.key.changes
+        return self._obstacle is None and self.key is not None and self.key.changes
 
     @property
-    def _coordinates(self) -> bool:
-        """True if the change is to or from averaging by a coordinator."""
-        found = (self.mine, self.theirs) if self.path == "gossip.protocol" else self._of_slice("protocol")
-        return "coordinator" in found and found[0] != found[1]
-
-    @property
-    def _paces(self) -> bool:
-        """True if a slice's mode changes."""
-        mine, theirs = self._of_slice("mode")
-        return bool(mine != theirs)
-
-    @property
-    def _reveals(self) -> bool:
-        """True if a slice's noise phase changes."""
-        mine, theirs = self._of_slice("privacy")
-        return bool(mine != theirs)
+    def _obstacle(self) -> str | None:
+        """Why averaging cannot be converted to the other value, though the setting may change; None: it can."""
+        protocols = (self.mine, self.theirs) if self.path == "gossip.protocol" else self._of_slice("protocol")
+        if "coordinator" in protocols and protocols[0] != protocols[1]:
+            return _COORDINATOR
+        for name, why in (("mode", _STEPS), ("privacy", _PROMISED)):
+            mine, theirs = self._of_slice(name)
+            if mine != theirs:
+                return why
+        return None
 
     def _of_slice(self, name: str) -> tuple[Any, Any]:
         """Return a slice's value of a setting in both contracts; None, None if its `gossip` is not what differs."""
         if self.section != "partial_models" or not self.path.endswith(".gossip"):
             return None, None
         own = (each.get(name) if isinstance(each, Mapping) else None for each in (self.mine, self.theirs))
-        mine, theirs = (said or of_all.get(name) for said, of_all in zip(own, self.of_all, strict=True))
+        mine, theirs = (value or of_all.get(name) for value, of_all in zip(own, self.of_all, strict=True))
         return mine, theirs
 
     def words(self, here: str = "here", there: str = "there") -> str:
@@ -344,9 +336,7 @@ class Difference:
 
     def way(self) -> str:
         """Return a text that says whether the setting may change, and how."""
-        takes = self.key.takes if self.key is not None else "this release does not know it"
-        takes = _STEPS if self._paces else _PROMISED if self._reveals else takes
-        takes = _COORDINATOR if self._coordinates else takes
+        takes = self._obstacle or (self.key.takes if self.key is not None else "this release does not know it")
         return f"may change with fedpeer update: {takes}" if self.changes else f"cannot change: {takes}"
 
 
@@ -380,9 +370,9 @@ def _or_neutral(section: Mapping[str, Any], path: tuple[str, ...], name: str) ->
 
 
 def differences_text(differing: Sequence[Difference], here: str = "here", there: str = "there") -> str:
-    """Return the differences with both values on one line: the first TOLD_MAX, and the number of the others."""
-    more = f"; and {len(differing) - TOLD_MAX} more" if len(differing) > TOLD_MAX else ""
-    return "; ".join(each.words(here, there) for each in differing[:TOLD_MAX]) + more
+    """Return the differences with both values on one line: the first DIFFERENCES_MAX, and the number of the others."""
+    more = f"; and {len(differing) - DIFFERENCES_MAX} more" if len(differing) > DIFFERENCES_MAX else ""
+    return "; ".join(each.words(here, there) for each in differing[:DIFFERENCES_MAX]) + more
 
 
 def _setting_text(value: Any) -> str:

@@ -498,7 +498,7 @@ def _path(dotted: str, federation: FederationSettings) -> Path:
     return tuple(dotted.split("."))
 
 
-def _sought(options: Combination) -> tuple[str, ...]:
+def _automatic(options: Combination) -> tuple[str, ...]:
     """Return the partial models whose members the peers are to find, if an algorithm averages them."""
     averaged = any(method.sharing == "partial models" for _, method in options.kinds)
     return options.federation.automatic if averaged else ()
@@ -506,11 +506,11 @@ def _sought(options: Combination) -> tuple[str, ...]:
 
 def _members(options: Combination, condition: Callable[[str], object]) -> list[_Broken]:
     """Return a case for each model whose members are to be found and for which the condition holds."""
-    return [{"path": ("partial_models", name, "members")} for name in _sought(options) if condition(name)]
+    return [{"path": ("partial_models", name, "members")} for name in _automatic(options) if condition(name)]
 
 
-def _seeking(options: Combination) -> Iterator[_Broken]:
-    for name in _sought(options):
+def _assignment_settings(options: Combination) -> Iterator[_Broken]:
+    for name in _automatic(options):
         try:
             after = clustering_settings_of(options.federation, name).after
         except (AssignmentError, ChoiceError) as error:
@@ -521,9 +521,9 @@ def _seeking(options: Combination) -> Iterator[_Broken]:
             yield {"path": ("partial_models", name, "members"), "why": why}
 
 
-def _seeking_with_others(options: Combination) -> Iterator[_Broken]:
+def _different_assignments(options: Combination) -> Iterator[_Broken]:
     """Yield the case of models whose members are to be found with different examples."""
-    names = _sought(options)
+    names = _automatic(options)
     try:
         found = [clustering_settings_of(options.federation, name) for name in names]
     except (AssignmentError, ChoiceError):
@@ -563,7 +563,7 @@ def _shares_nothing(options: Combination, name: str) -> bool:
 
 
 def _namesakes(options: Combination) -> Iterator[_Broken]:
-    for name in _sought(options):
+    for name in _automatic(options):
         for other in options.federation.partial_models:
             if other.startswith(name) and other[len(name) :].isdecimal():
                 yield {"path": ("partial_models", name, "members"), "name1": name, "other": other}
@@ -1107,19 +1107,19 @@ RULES: tuple[Rule, ...] = (
         "members of several partial models to be found with different examples",
         ("partial_models.*.members",),
         "the peers find the members of {other} too, with the same examples; write the same kept_back for both",
-        _seeking_with_others,
+        _different_assignments,
     ),
     Rule(
         "members to be found after the last round",
         ("partial_models.*.members", "learning.rounds"),
         "{why}",
-        _seeking,
+        _assignment_settings,
     ),
     Rule(
         "members to be found while no model is averaged by all",
         ("partial_models.*.members", "partial_models"),
         NOBODY_SHARES,
-        lambda options: _members(options, lambda _: len(options.federation.partial_models) == len(_sought(options))),
+        lambda options: _members(options, lambda _: len(options.federation.partial_models) == len(_automatic(options))),
     ),
     Rule(
         "members to be found for a model that owns nothing",
@@ -1184,7 +1184,7 @@ RULES: tuple[Rule, ...] = (
         ("simulation.networks", "partial_models.*.members"),
         "members are found by comparing peers with the same network; write down the members, or leave "
         "{name[simulation.networks]} out",
-        lambda options: _when(options.federation.simulation.networks and _sought(options)),
+        lambda options: _when(options.federation.simulation.networks and _automatic(options)),
     ),
     Rule(
         "an algorithm that is named twice",

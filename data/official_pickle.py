@@ -15,33 +15,15 @@ import pickle
 import re
 import tarfile
 from collections.abc import Callable, Collection
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError
 
-Encoding = Literal["latin1", "bytes"]
-
 #: Names of dtypes that are accepted: numbers with their size in bytes, and objects. numpy would accept "i4,O", too.
 _KIND = re.compile(r"[biuf]\d{1,2}|O\d?")
-
-
-def read_pickle(content: bytes, *, sha256: Collection[str], what: str, encoding: Encoding = "latin1") -> Any:
-    """Unpickle a file whose SHA-256 is one of `sha256`.
-
-    Args:
-        content: the whole file.
-        sha256: hex digests of the files that may be read.
-        what: the name of the file, for the error.
-        encoding: encoding of Python 2's text; "bytes" leaves it as bytes.
-
-    Raises:
-        DataError: another digest, or content that is rejected.
-    """
-    _known(content, sha256, what)
-    return _unpickled(content, what, encoding)
 
 
 def read_npy(content: bytes, *, sha256: Collection[str], what: str) -> Any:
@@ -56,18 +38,29 @@ def read_npy(content: bytes, *, sha256: Collection[str], what: str) -> Any:
         raise _refused(what, f"it has no .npy header ({problem})") from problem
     if shape != () or dtype != np.dtype(object):
         raise _refused(what, f"it holds {dtype} of shape {shape}, not one object")
-    held = _unpickled(stream.read(), what, "latin1")
+    held = _unpickled(stream.read(), what)
     return held.item() if isinstance(held, np.ndarray) else held
 
 
-def read_tar(
-    content: bytes, *, sha256: Collection[str], what: str, wanted: Callable[[str], bool], encoding: Encoding = "latin1"
-) -> dict[str, Any]:
-    """Unpickle the wanted members of a tar archive (any compression); return them by name."""
+def read_tar(content: bytes, *, sha256: Collection[str], what: str, wanted: Callable[[str], bool]) -> dict[str, Any]:
+    """Unpickle the wanted members of a tar archive (any compression), if it is known by its digest.
+
+    Args:
+        content: the whole file.
+        sha256: hex digests of the files that may be read.
+        what: the name of the file, for the error.
+        wanted: whether a member of this name is read.
+
+    Returns:
+        The members by name.
+
+    Raises:
+        DataError: another digest, or content that is rejected.
+    """
     _known(content, sha256, what)
     with tarfile.open(fileobj=io.BytesIO(content), mode="r:*") as archive:
         return {
-            member.name: _unpickled(stream.read(), f"{what}: {member.name}", encoding)
+            member.name: _unpickled(stream.read(), f"{what}: {member.name}")
             for member in archive
             if member.isfile() and wanted(member.name) and (stream := archive.extractfile(member))
         }
@@ -83,9 +76,9 @@ def _refused(what: str, problem: str) -> DataError:
     return DataError(f"{what}: {problem}; delete it and fetch the official file")
 
 
-def _unpickled(content: bytes, what: str, encoding: Encoding) -> Any:
+def _unpickled(content: bytes, what: str) -> Any:
     try:
-        return _plain(_Unpickler(io.BytesIO(content), encoding=encoding).load())
+        return _plain(_Unpickler(io.BytesIO(content), encoding="latin1").load())
     except Exception as problem:  # a hostile pickle can raise anything at all
         raise _refused(what, f"its pickle was rejected ({type(problem).__name__}: {problem})") from problem
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeer.config.capacity import ARRAY_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
-from fedpeer.peer.wire.consensus_wire import SAYINGS
+from fedpeer.peer.wire.consensus_wire import CONSENSUS_LAYOUTS
 from fedpeer.peer.wire.message_spec import Envelope, MessageSpec, layout_of
 from fedpeer.peer.wire.messages import KINDS
 from fedpeer.peer.wire.tails import Shape
@@ -180,7 +180,7 @@ def _counts(spec: MessageSpec) -> str:
 
 def sayings() -> str:
     """Return the table of the fields of each statement of a ConsensusMessage."""
-    rows = ((f"`{tag}`", "; ".join([*_since(each.since), *_elements(each)])) for tag, each in SAYINGS.items())
+    rows = ((f"`{tag}`", "; ".join([*_since(each.since), *_elements(each)])) for tag, each in CONSENSUS_LAYOUTS.items())
     return _table(("said", "fields"), *rows)
 
 

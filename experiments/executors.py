@@ -112,8 +112,8 @@ class LocalExecutor:
         wanted, where = self._waiting.popleft(), self._where
         method, seed = wanted.request.only
         self._received(wanted, RunBegun(method=method, seed=seed))
-        options = replace(wanted.request, device=where.device, workers=where.workers)
-        simulation = prepare_simulation(options, dataset=self._dataset(wanted.request.federation.simulation.dataset))
+        request = replace(wanted.request, device=where.device, workers=where.workers)
+        simulation = prepare_simulation(request, dataset=self._dataset(wanted.request.federation.simulation.dataset))
         run = wanted.folder
         if run is None:
             run = begin_record(where.root, simulation, where.command)

@@ -148,9 +148,9 @@ class Cell:
     def searching(self, variant: str, seeds: int) -> list[SimulationRequest]:
         """Return the requests by which a search scores a variant, one per fold, each with `seeds` seeds."""
         request = self.variants[variant]
-        options = request.federation.simulation
-        share = 1 / self.folds if self.folds > 1 else options.validation or SEARCH_VALIDATION
-        kept_back = [options.model_copy(update={"validation": share, "fold": fold}) for fold in range(self.folds)]
+        simulation = request.federation.simulation
+        share = 1 / self.folds if self.folds > 1 else simulation.validation or SEARCH_VALIDATION
+        kept_back = [simulation.model_copy(update={"validation": share, "fold": fold}) for fold in range(self.folds)]
         federations = [request.federation.model_copy(update={"simulation": each}) for each in kept_back]
         return [replace(request, federation=each, seeds=tuple(range(seeds))) for each in federations]
 

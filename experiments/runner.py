@@ -37,7 +37,7 @@ from fedpeer.runs.disk import read_json, write_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
-from fedpeer.sims.checks import hold
+from fedpeer.sims.checks import check_combination
 from fedpeer.sims.ray.options import check_ray
 from fedpeer.sims.request import SimulationRequest, cores
 
@@ -126,7 +126,7 @@ def _chosen_cells(options: ExperimentOptions) -> tuple[Cell, ...]:
     """
     if options.cluster is not None:
         check_ray(options.cluster)
-        hold(Combination(federation=Federation(), methods=(), engine=SPREAD, device=options.device))
+        check_combination(Combination(federation=Federation(), methods=(), engine=SPREAD, device=options.device))
     known = {cell.label: cell for cell in options.cells}
     unknown = [label for label in options.only if label not in known]
     if unknown:
@@ -373,9 +373,9 @@ class _Player:
 
 def request_digest(request: SimulationRequest) -> str:
     """Return the digest of a run's request without device and workers, by which the run is found again."""
-    options = request.to_json()
-    del options["device"], options["workers"]
-    return hashlib.blake2b(json.dumps(options, sort_keys=True).encode(), digest_size=16).hexdigest()
+    stored = request.to_json()
+    del stored["device"], stored["workers"]
+    return hashlib.blake2b(json.dumps(stored, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
 def _single(request: SimulationRequest) -> Iterator[tuple[int, SimulationRequest]]:

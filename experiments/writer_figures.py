@@ -78,8 +78,8 @@ class _Writers:
     @property
     def name(self) -> str:
         """Name of the data, for titles."""
-        options = f"FEMNIST-{_LETTERS[self.variant]}"
-        return f"MNIST by writer for {options}" if self.dataset == "qmnist" else options
+        femnist = f"FEMNIST-{_LETTERS[self.variant]}"
+        return f"MNIST by writer for {femnist}" if self.dataset == "qmnist" else femnist
 
     @property
     def data(self) -> tuple[str, ...]:

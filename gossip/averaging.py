@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedpeer.gossip.drift import EXCHANGES_MIN
-from fedpeer.gossip.event_trigger import Awake
+from fedpeer.gossip.event_trigger import ActivePeers
 from fedpeer.gossip.noise import Noise
 from fedpeer.topology.mixing import Protocol, carrier, effective_matrix, exchange_matrices
 from fedpeer.topology.overlay import Overlay
@@ -264,7 +264,7 @@ def neighbors(policy: Averaging, peer: str) -> tuple[str, ...]:
 
 
 def traffic(
-    policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4, active: Sequence[Awake] = ()
+    policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4, active: Sequence[ActivePeers] = ()
 ) -> list[tuple[int, int]]:
     """Return the (messages, bytes) that each member sends in the averaging of one round, in peer order.
 

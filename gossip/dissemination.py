@@ -231,11 +231,11 @@ class MemberTable:
             room -= size
             if len(chosen) == CLAIMS_MAX:
                 break
-        told = [claim for claim in chosen if claim in self._sent]
-        for claim in told:
+        sent = [claim for claim in chosen if claim in self._sent]
+        for claim in sent:
             self._sent[claim] += 1
         limit = _RETRANSMITS * math.ceil(math.log2(len(self._held) + 1))
-        self._forget([claim for claim in told if self._sent[claim] >= limit])
+        self._forget([claim for claim in sent if self._sent[claim] >= limit])
         return tuple(chosen)
 
     def _offered(self, to: str, known_badly: Sequence[str], news: Sequence[Claim], newcomer: bool) -> Iterable[Claim]:

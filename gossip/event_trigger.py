@@ -32,7 +32,7 @@ from scipy.sparse import csr_array
 if TYPE_CHECKING:
     from torch import Tensor
 
-Awake = NDArray[np.bool_]
+ActivePeers = NDArray[np.bool_]
 
 
 def has_moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
@@ -45,7 +45,7 @@ def has_moved(value_D: Tensor, reference_D: Tensor, drift: float) -> Tensor:
     return far
 
 
-def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
+def active_peers(matrices: Sequence[csr_array], active_P: ActivePeers) -> Iterator[ActivePeers]:
     """Yield which peers are active in each exchange, (P,) bool each, and finally which were active in any of them.
 
     `active_P`: the peers that have moved, which are active in the first exchange.
@@ -56,15 +56,15 @@ def wakings(matrices: Sequence[csr_array], active_P: Awake) -> Iterator[Awake]:
         yield active_P
 
 
-def _sleeping(matrix: csr_array, active_P: Awake) -> csr_array:
+def _among_active(matrix: csr_array, active_P: ActivePeers) -> csr_array:
     """Return the matrix of an exchange in which inactive peers keep all their mass."""
     active, inactive = (scipy.sparse.diags_array(each.astype(np.float64)) for each in (active_P, ~active_P))
     return csr_array(matrix @ active + inactive)
 
 
-def woken_matrix(matrices: Sequence[csr_array], active: Sequence[Awake]) -> NDArray[np.float64]:
-    """Return the product of all exchanges, (P, P) column-stochastic, with the active peers that `wakings` yields."""
+def triggered_matrix(matrices: Sequence[csr_array], active: Sequence[ActivePeers]) -> NDArray[np.float64]:
+    """Return the product of all exchanges, (P, P) column-stochastic, with the peers that `active_peers` yields."""
     product = np.eye(len(active[0]))
     for matrix, active_P in zip(matrices, active[:-1], strict=True):
-        product = _sleeping(matrix, active_P) @ product
+        product = _among_active(matrix, active_P) @ product
     return product

@@ -1,9 +1,10 @@
 """Lost memory: how two peers detect it, and how the one that lost it returns without harm to the others' accounts.
 
-Both ends of a channel know sums of weight, made and taken, and `meet` compares them. A peer that remembers less than
-the other returns as a new incarnation with weight 1 and fresh channels, and announces it; the other then calls
-`reopened`. Let each incarnation of a peer have an account in each group: the weight that it put in at its start, and
-the weight that it wrote off. Then the weights of each single peer satisfy at every moment
+Both ends of a channel know sums of weight, made and taken, and compare them when they meet. A peer that has signed more
+than it remembers (`peer/node/reminders.py`) returns as a new incarnation with weight 1 and fresh channels, and
+announces it; the other then calls `reopened`. Let each incarnation of a peer have an account in each group: the weight
+that it put in at its start, and the weight that it wrote off. Then the weights of each single peer satisfy at every
+moment
 
     held = put in - written off + sum over its channels as they are now (taken - made)                              (1)
 
@@ -67,39 +68,6 @@ def memory(out: Outgoing, incoming: Incoming) -> ChannelMemory:
         made_weight=out.weight_until(out.made),
         taken_weight=incoming.taken_weight,
     )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryLoss:
-    """The peers, of two that meet, that have lost memory.
-
-    If neither has, they go on with `acknowledged` and the number that the other has taken.
-    """
-
-    mine: bool
-    theirs: bool
-
-
-def meet(out: Outgoing, incoming: Incoming, theirs: ChannelMemory) -> MemoryLoss:
-    """Compare this peer's memory of two channels with the other's; both ends come to the same result.
-
-    The number that the other has taken must be at least the number known here to be taken and at most the number made
-    here, with the same weights; the same holds in the other direction. A sender that lost its memory and then made
-    other transfers under old numbers is found by the sums of weights: both ends add the same numbers in the same order,
-    so honest sums are equal to the last bit. If the new transfers had the very same weights, the decision REUSED has
-    the same effect.
-    """
-    mine = (
-        theirs.taken > out.made
-        or theirs.acked > incoming.taken
-        or (theirs.taken >= out.acked and out.weight_until(theirs.taken) != theirs.taken_weight)
-    )
-    forgot = (
-        theirs.taken < out.acked
-        or theirs.made < incoming.taken
-        or (theirs.made == incoming.taken and theirs.made_weight != incoming.taken_weight)
-    )
-    return MemoryLoss(mine=mine, theirs=forgot)
 
 
 def reopened(held: Mass, out: Outgoing, incoming: Incoming, form: Form) -> tuple[Mass, float]:

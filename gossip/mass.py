@@ -58,7 +58,3 @@ class Mass:
 
     def scaled(self, factor: float) -> Mass:
         return Mass(self.value_D * factor, self.weight * factor)
-
-    def rounded(self, wire: torch.dtype) -> Mass:
-        """Return the mass that arrives if values travel as `wire`; the weight is in the head and stays float64."""
-        return Mass(self.value_D.to(wire).to(torch.float64), self.weight)

@@ -249,7 +249,7 @@ class Receipt(StrEnum):
 
     NEWS = "news"
     NOTHING = "nothing"
-    #: It names transfers that this peer does not remember making, or that were never made: `meet` must decide.
+    #: It names transfers that this peer does not remember making, or that were never made.
     UNKNOWN = "unknown"
 
 

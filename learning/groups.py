@@ -29,7 +29,7 @@ from fedpeer.topology.graphs import GRAPHS, TopologyError
 from fedpeer.topology.overlay import kept_apart, overlay, overlay_mistakes
 
 _Settings = TypeVar("_Settings", bound=FederationSettings)
-_Said = TypeVar("_Said")
+_Setting = TypeVar("_Setting")
 
 #: Settings of a partial model that hold for its own group alone. The name of a group between two models does not tell
 #: how its shares are read and taken (`wire_forms.py`, `node_setup.rules_of`), and each peer decides its own deadline.
@@ -161,11 +161,11 @@ def _topology_mistakes(gossip: GossipSettings, peers: Sequence[str]) -> list[str
 
 
 def said_by_models(
-    plan: Plan, federation: FederationSettings, group: str, said: Callable[[PartialModelSettings], _Said | None]
-) -> _Said | None:
+    plan: Plan, federation: FederationSettings, group: str, setting: Callable[[PartialModelSettings], _Setting | None]
+) -> _Setting | None:
     """Return the value that a group's partial models have for it, if the user named them and all agree; else None."""
     models = [federation.partial_models.get(name) if plan.named else None for name in group.split("+")]
-    found = [None if model is None else said(model) for model in models]
+    found = [None if model is None else setting(model) for model in models]
     return found[0] if all(each == found[0] for each in found) else None
 
 
@@ -181,12 +181,12 @@ def gossip_of(plan: Plan, federation: FederationSettings, group: str) -> GossipS
     )
     if own is None:
         return federation.gossip
-    said = {name: value for name in GossipSettings.model_fields if (value := getattr(own, name, None)) is not None}
-    if said.keys() & {"exchanges", "tolerance"}:  # the federation's own do not count beside them
-        said = {"exchanges": None, "tolerance": None, "max_exchanges": None} | said
-    elif "privacy" in said and federation.gossip.max_exchanges == MAX_EXCHANGES:
-        said["max_exchanges"] = None  # the default's bound would leave the noise in the average
-    return federation.gossip.model_copy(update=said)
+    stated = {name: value for name in GossipSettings.model_fields if (value := getattr(own, name, None)) is not None}
+    if stated.keys() & {"exchanges", "tolerance"}:  # the federation's own do not count beside them
+        stated = {"exchanges": None, "tolerance": None, "max_exchanges": None} | stated
+    elif "privacy" in stated and federation.gossip.max_exchanges == MAX_EXCHANGES:
+        stated["max_exchanges"] = None  # the default's bound would leave the noise in the average
+    return federation.gossip.model_copy(update=stated)
 
 
 def is_asynchronous(plan: Plan, federation: FederationSettings, group: str) -> bool:

@@ -42,8 +42,8 @@ def load_dataset(choice: Choice) -> Dataset:
 
 def rule_of(dataset: Dataset, federation: FederationSettings) -> tuple[Choice, ...]:
     """Return the federation's split, or the data set's own."""
-    options = federation.simulation
-    return options.split or tuple(parse_choice(piece) for piece in pieces(default_split(dataset, options.peers)))
+    simulation = federation.simulation
+    return simulation.split or tuple(parse_choice(piece) for piece in pieces(default_split(dataset, simulation.peers)))
 
 
 def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -> Split:
@@ -54,8 +54,8 @@ def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -
         *(call_choice(each, MODIFIERS, "change of a split") for each in changes),
     ]
     split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
-    options, draws = federation.simulation, Draws(seed).numpy("validation")
-    return _kept_back(dataset, split, options.validation, "simulation", draws, options.fold)
+    simulation, draws = federation.simulation, Draws(seed).numpy("validation")
+    return _kept_back(dataset, split, simulation.validation, "simulation", draws, simulation.fold)
 
 
 def _kept_back(
@@ -95,8 +95,8 @@ def held_by(
     if part is not None and choice.name == "python":
         check_allowed(own_function(choice)[0], file.allow_python, "the federation file")
     dataset = load(choice)
-    options = file.data.normalise if part is None else federation.simulation.normalise
-    normalise = options or normalisation_of(dataset, choice)
+    stated = file.data.normalise if part is None else federation.simulation.normalise
+    normalise = stated or normalisation_of(dataset, choice)
     if part is None:
         draws = Draws(federation.seed)
         split = undivided(dataset, file.data.test_fraction, draws.numpy("test part", file.id))

@@ -66,8 +66,8 @@ class LocalData(Protocol):
 def budget(learning: LearningSettings, examples: int) -> tuple[int, int]:
     """Return the batch size and the number of local steps per round of a peer with this many examples."""
     batch = min(learning.batch_size, examples)
-    options = learning.steps_between_averaging
-    return batch, learning.passes * math.ceil(examples / batch) if options == "pass" else options
+    steps = learning.steps_between_averaging
+    return batch, learning.passes * math.ceil(examples / batch) if steps == "pass" else steps
 
 
 def check_step(module: nn.Module, inputs: Tensor) -> None:

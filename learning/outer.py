@@ -32,8 +32,8 @@ def outer_of(plan: Plan, federation: FederationSettings, group: str) -> OuterOpt
 
 def takes_outer_steps(federation: FederationSettings) -> bool:
     """Return whether some slice of a federation may take outer steps."""
-    said = [federation.learning.outer, *(model.outer for model in federation.partial_models.values())]
-    return any(each is not None and each.name != "none" for each in said)
+    choices = [federation.learning.outer, *(model.outer for model in federation.partial_models.values())]
+    return any(each is not None and each.name != "none" for each in choices)
 
 
 def outer_rules(plan: Plan, federation: FederationSettings) -> OuterRules | None:

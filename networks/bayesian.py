@@ -20,7 +20,7 @@ of the forward pass.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal, cast
 
 import torch
@@ -42,18 +42,6 @@ def drawn_noise(generator: torch.Generator) -> Noise:
 
     def noise(like: Tensor) -> Tensor:
         return torch.randn(like.shape, generator=generator, dtype=like.dtype).to(like.device)
-
-    return noise
-
-
-def handed(tensors: Iterable[Tensor]) -> Noise:
-    """Return a source of noise from tensors that were drawn before, one for each call."""
-    coming = iter(tensors)
-
-    def noise(like: Tensor) -> Tensor:
-        tensor = next(coming)
-        assert tensor.shape == like.shape, f"noise of shape {tuple(tensor.shape)} for {tuple(like.shape)}"
-        return tensor
 
     return noise
 

@@ -43,9 +43,9 @@ class Comparison:
 
 def compare(runs: Sequence[RunFolder]) -> Comparison:
     """Compare runs in the given order; unfinished runs have their results so far."""
-    options = [dict(flat({**(run.read("settings") or {}), "environment": run.read("environment")})) for run in runs]
-    keys = [key for key in dict.fromkeys(key for each in options for key in each) if key != "command"]
-    settings = {key: tuple(each.get(key) for each in options) for key in keys}
+    requests = [dict(flat({**(run.read("settings") or {}), "environment": run.read("environment")})) for run in runs]
+    keys = [key for key in dict.fromkeys(key for each in requests for key in each) if key != "command"]
+    settings = {key: tuple(each.get(key) for each in requests) for key in keys}
     reached = [(run.read("summary") or {}).get("methods") or summarise(run.rows()) for run in runs]
     methods = dict.fromkeys(method for each in reached for method in each)
     results = {(m, r): tuple(each.get(m, {}).get(r) for each in reached) for m in methods for r in RESULTS}

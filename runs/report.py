@@ -90,10 +90,10 @@ def _header(run: Facts) -> str:
 def _notice(run: Facts) -> str:
     if run.status == "finished":
         return ""
-    options = run.settings.get("learning", {}).get("rounds", "?")
+    rounds = run.settings.get("learning", {}).get("rounds", "?")
     place = "before its first round"
     if run.last is not None:
-        place = f"after round {run.last['round']} of {options} of {spoken(run.last['method'])}, seed {run.last['seed']}"
+        place = f"after round {run.last['round']} of {rounds} of {spoken(run.last['method'])}, seed {run.last['seed']}"
     notice = {
         "running": f"This run is still running; the report was written {place}.",
         "interrupted": f"This run was interrupted {place}. Resume it with",

@@ -148,11 +148,11 @@ def simulate(
     try:
         with _display(progress) as display:
 
-            def tell(event: Event) -> None:
+            def on_both(event: Event) -> None:
                 display(event)
                 on_event(event)
 
-            with tracked(simulation, run, tell) as handle:
+            with tracked(simulation, run, on_both) as handle:
                 summary = carry_out(simulation, run, handle)
     finally:  # an interrupted run can be carried on by this process, such as a notebook's
         run.let_go()

@@ -30,7 +30,7 @@ def combination_of(request: SimulationRequest, objects: Sequence[str] = ()) -> C
     )
 
 
-def hold(together: Combination, words: Vocabulary = KEYWORDS) -> None:
+def check_combination(together: Combination, words: Vocabulary = KEYWORDS) -> None:
     """Check that the settings can be combined.
 
     Raises:
@@ -47,6 +47,6 @@ def check_engine(request: SimulationRequest, objects: Sequence[str], words: Voca
     Raises:
         ConfigError, ChoiceError: the user's mistakes, with the way out.
     """
-    hold(combination_of(request, objects), words)
+    check_combination(combination_of(request, objects), words)
     if request.engine == "ray":
         check_ray(request.address)

@@ -27,14 +27,16 @@ from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.learning.wire_forms import form_of
 from fedpeer.runs.trackers.registry import check_installed
-from fedpeer.sims.checks import check_engine, combination_of, hold
+from fedpeer.sims.checks import check_combination, check_engine, combination_of
 from fedpeer.sims.memory import job_of, method_job, workspace_of
 from fedpeer.sims.network.faults import Faults, faults_from
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulation import KeptFiles, Simulation
 from fedpeer.sims.vector.clustering_task import clustering_tasks_of
 from fedpeer.sims.vector.engine import dry_run
+from fedpeer.sims.vector.workspace import Job
 from fedpeer.sims.world import World, build_world, plan_of
+from fedpeer.slicing.plan import Plan
 
 
 def prepare_simulation(
@@ -68,31 +70,16 @@ def prepare_simulation(
     found = dataset or load_dataset(request.federation.simulation.dataset)
     worlds = {seed: build_world(request.federation, found, seed, module, code or {}) for seed in request.seeds}
     first = worlds[request.seeds[0]]
-    hold(combination_of(replace(request, federation=first.federation), given), words)
+    check_combination(combination_of(replace(request, federation=first.federation), given), words)
     plans = {str(method): plan_of(first, method) for method in request.methods}
     for plan in plans.values():
         averaging_of(plan, request.federation, request.seeds[0])
     faults = faults_from(request.faults, first.peers, first.federation.gossip.tick) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
-    kept = {}
-    for method in request.methods:
-        plan = plans[str(method)]
-        pairs = zip(jobs[request.seeds[0]].networks, first.assemblies, strict=True)
-        on_cpu = tuple(replace(network, module=assembly.module) for network, assembly in pairs)
-        job = replace(method_job(jobs[request.seeds[0]], first, method, plan), device="cpu", networks=on_cpu)
-        drawn = [assembly.drawn for assembly in first.assemblies]
-        algorithm, forms = dry_run(job, workspace_of(first, plan, "cpu")(), drawn, plan)
-        own = byte_count(forms.client)
-        if has_server(algorithm):
-            kept[str(method)] = KeptFiles(own, byte_count(forms.sent), algorithm.everyone_trains, served=True)
-        else:
-            kept[str(method)] = KeptFiles(own)
-        clustering_tasks_of(first, method)
-        if (linear := method_of(method).linear) is not None:
-            from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
-
-            memory = workspace_of(first, plan, device)()
-            PooledLinearEngine(jobs[request.seeds[0]], memory, first.drawn(""), *linear)
+    kept = {
+        str(method): _try_method(first, jobs[request.seeds[0]], method, plans[str(method)])
+        for method in request.methods
+    }
     example = example_answers(found.task, found.y, len(found.classes))
     return Simulation(
         request=request,
@@ -109,6 +96,24 @@ def prepare_simulation(
             for method in request.methods
         },
     )
+
+
+def _try_method(world: World, job: Job, method: Choice, plan: Plan) -> KeptFiles:
+    """Try a method, so that mistakes are found before a run starts; return the size of a peer's states."""
+    pairs = zip(job.networks, world.assemblies, strict=True)
+    on_cpu = tuple(replace(network, module=assembly.module) for network, assembly in pairs)
+    dry_job = replace(method_job(job, world, method, plan), device="cpu", networks=on_cpu)
+    drawn = [assembly.drawn for assembly in world.assemblies]
+    algorithm, forms = dry_run(dry_job, workspace_of(world, plan, "cpu")(), drawn, plan)
+    clustering_tasks_of(world, method)
+    if (linear := method_of(method).linear) is not None:
+        from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
+
+        PooledLinearEngine(job, workspace_of(world, plan, job.device)(), world.drawn(""), *linear)
+    own = byte_count(forms.client)
+    if has_server(algorithm):
+        return KeptFiles(own, byte_count(forms.sent), algorithm.everyone_trains, served=True)
+    return KeptFiles(own)
 
 
 def code_objects(federation: FederationSettings, code: Mapping[str, object]) -> list[str]:

@@ -83,8 +83,8 @@ def continued_record(root: Path, run_id: str, simulation: Simulation, objects: S
     stored, now = _dotted(run.read("settings") or {}), _dotted(json_value(_settings(simulation, objects)))
     changed = [key for key in now if key not in _HERE and stored.get(key) != now[key]]
     if changed:
-        told = "; ".join(f"{key} is {dumps(now[key])} and was {dumps(stored.get(key))}" for key in changed)
-        raise RunError(f"run {run.id} was begun with other settings: {told}")
+        listed = "; ".join(f"{key} is {dumps(now[key])} and was {dumps(stored.get(key))}" for key in changed)
+        raise RunError(f"run {run.id} was begun with other settings: {listed}")
     return run
 
 
@@ -354,5 +354,5 @@ def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     certain = awaited if simulation.request.engine in ("vector", "ray") else 1
     noise = options.multiplier(awaited, certain)
     reached = epsilon(rounds=most, noise=noise, delta=options.delta)
-    told = {"epsilon": reached if math.isfinite(reached) else None, "delta": options.delta, "rounds": most}
-    return {**told, "noise": noise}
+    promised = {"epsilon": reached if math.isfinite(reached) else None, "delta": options.delta, "rounds": most}
+    return {**promised, "noise": noise}

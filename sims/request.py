@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
@@ -31,6 +31,13 @@ def default_methods(federation: FederationSettings) -> tuple[Choice, ...]:
 def beside_local(chosen: Choice) -> tuple[Choice, ...]:
     """Return the methods to compare if one algorithm is chosen: local training and that algorithm."""
     return (chosen,) if chosen.name == "local" else (Choice("local"), chosen)
+
+
+class MethodSeed(NamedTuple):
+    """One method with one seed: a cell of a simulation."""
+
+    method: str
+    seed: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,10 +87,10 @@ class SimulationRequest:
         )
 
     @property
-    def only(self) -> tuple[str, int]:
+    def only(self) -> MethodSeed:
         """Method and seed, if there is only one of each."""
         (method,), (seed,) = self.methods, self.seeds
-        return str(method), seed
+        return MethodSeed(str(method), seed)
 
     def to_json(self) -> dict[str, Any]:
         """Return plain data for `settings.json`; `from_json` makes an equal request of it."""

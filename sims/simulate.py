@@ -27,7 +27,7 @@ from fedpeer.sims.engine import Engine
 from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
 from fedpeer.sims.footprint import footprint, footprint_text
 from fedpeer.sims.memory import engine_of, workspace_of
-from fedpeer.sims.request import SimulationRequest, cores
+from fedpeer.sims.request import MethodSeed, SimulationRequest, cores
 from fedpeer.sims.simulation import Simulation
 from fedpeer.sims.vector.clustering_engine import ClusteringEngine
 from fedpeer.sims.vector.clustering_task import clustering_tasks_of
@@ -52,16 +52,10 @@ _LOSSES_MAX = 3
 _LOST = 1e9
 
 #: Settings of `gossip` that an algorithm with a server does not use.
-_OF_EQUALS = ("protocol", "topology", "exchanges", "every", "drift")
+_PEER_TO_PEER = ("protocol", "topology", "exchanges", "every", "drift")
 
 OnEvent = Callable[[Event], None]
 _Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
-
-
-@dataclass(frozen=True)
-class _Cell:
-    method: str
-    seed: int
 
 
 @dataclass(frozen=True)
@@ -94,10 +88,9 @@ def run_prepared(
     request, world = simulation.request, simulation.world
     for leftover in run.path.glob("work-*"):  # of a killed process
         shutil.rmtree(leftover, ignore_errors=True)
-    cells = _cells(simulation)
-    done, checkpoint = _progress(run, cells, request.federation.learning.rounds)
+    done, checkpoint = _progress(run, simulation.cells, request.federation.learning.rounds)
     record.describe_run(run, simulation)
-    left = [cell for cell in cells if cell not in done]
+    left = [cell for cell in simulation.cells if cell not in done]
     status: Status = "finished"
     with _cluster_of(simulation, on_event) as cluster:
         on_event(
@@ -106,7 +99,7 @@ def run_prepared(
                 dataset=simulation.dataset.name,
                 peers=len(world.peers),
                 rounds=request.federation.learning.rounds,
-                cells=tuple((cell.method, cell.seed) for cell in left),
+                cells=tuple(left),
                 parameters=world.sizes,
                 workers=_workers(simulation, cluster),
                 device=simulation.device,
@@ -116,12 +109,13 @@ def run_prepared(
         )
         for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation), *unused_settings(request)]):
             on_event(Remark(text=text))
+        stage = _Stage(simulation, cluster, run, on_event, stop)
         try:
             if cluster is not None and request.spread:
-                _spread(_Stage(simulation, cluster, run, on_event, stop), left, done)
+                _spread(stage, left, done)
             else:
                 for cell in left:
-                    _finish(_Stage(simulation, cluster, run, on_event, stop), cell, _of_cell(checkpoint, cell))
+                    _run_to_end(stage, cell, _checkpoint_of(checkpoint, cell))
         except Stopped:
             status = "interrupted"
     record.describe_graphs(run, simulation)
@@ -146,24 +140,24 @@ def unused_settings(request: SimulationRequest) -> list[str]:
     """Return a remark for each setting that has no effect on any of the methods."""
     learning, gossip = request.federation.learning, request.federation.gossip
     methods = [method_of(each) for each in request.methods]
-    served, equals = any(method.served for method in methods), any(method.averages for method in methods)
+    served, gossips = any(method.served for method in methods), any(method.averages for method in methods)
     remarks = []
-    if equals and not served:
+    if gossips and not served:
         none = "algorithms with a server, and none has one here"
         if learning.participation < 1:
             remarks.append(f"participation {learning.participation:g} is for {none}: all peers take part")
         elif learning.everyone_trains is not False:
             remarks.append(f"everyone_trains is for {none}: all peers train")
-    if served and not equals:
-        unused = _written_gossip(request, _OF_EQUALS)
+    if served and not gossips:
+        unused = _written_gossip(request, _PEER_TO_PEER)
         if unused:
             remarks.append(f"{unused}: for algorithms without a server, and all have one here; not used")
     own = [each.gossip.protocol for each in request.federation.partial_models.values() if each.gossip]
-    if equals and gossip.protocol in ("exact", "coordinator") and not any(own):
+    if gossips and gossip.protocol in ("exact", "coordinator") and not any(own):
         unused = _written_gossip(request, ("topology", "exchanges"))
         if unused:
             remarks.append(f"{unused}: protocol {gossip.protocol} takes the mean of all members at once; not used")
-    if equals and gossip.every > learning.rounds:
+    if gossips and gossip.every > learning.rounds:
         every, rounds = gossip.every, learning.rounds
         remarks.append(
             f"gossip.every {every} is above the {rounds} rounds of the run: peers average nothing but partial models "
@@ -202,43 +196,40 @@ def _cluster_of(simulation: Simulation, on_event: OnEvent) -> AbstractContextMan
     return join_cluster(request.address, request.shards, on_event)
 
 
-def _spread(stage: _Stage, cells: Sequence[_Cell], done: Collection[_Cell]) -> None:
+def _spread(stage: _Stage, cells: Sequence[MethodSeed], done: Collection[MethodSeed]) -> None:
     """Distribute whole runs over the cluster. Raises Stopped."""
-    from fedpeer.sims.ray.cells import play_cells
+    from fedpeer.sims.ray.cells import run_cells
 
     assert stage.cluster is not None, "it is spread over one"
-    wanted, finished = ([(cell.method, cell.seed) for cell in each] for each in (cells, done))
-    if not play_cells(
-        stage.simulation, stage.cluster, stage.run, wanted, finished, stage.on_event, stage.stop, run_prepared
-    ):
+    if not run_cells(stage.simulation, stage.cluster, stage.run, cells, done, stage.on_event, stage.stop, run_prepared):
         raise Stopped
 
 
-def _finish(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
+def _run_to_end(stage: _Stage, cell: MethodSeed, resumed: _Checkpoint | None) -> None:
     """Run a cell to its end; if machines are lost with the peers' states, resume from the last checkpoint."""
     for left in reversed(range(_LOSSES_MAX)):
         try:
-            _play(stage, cell, resumed)
+            _run_cell(stage, cell, resumed)
             return
         except StateLostError:
             if not left:
                 raise
             rounds = stage.simulation.request.federation.learning.rounds
-            _, checkpoint = _progress(stage.run, _cells(stage.simulation), rounds)
-            resumed = _of_cell(checkpoint, cell)
+            _, checkpoint = _progress(stage.run, stage.simulation.cells, rounds)
+            resumed = _checkpoint_of(checkpoint, cell)
             where = f"round {resumed[1]['recorded']}, the last checkpoint" if resumed else "the start"
             text = f"{cell.method}: a machine was lost, and its peers' last round with it; resuming from {where}"
             stage.on_event(Remark(text=text))
 
 
-def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
+def _run_cell(stage: _Stage, cell: MethodSeed, resumed: _Checkpoint | None) -> None:
     """Run a cell from its start or from a checkpoint."""
     run, on_event, world = stage.run, stage.on_event, stage.simulation.worlds[cell.seed]
     learning = world.federation.learning
     engine = _engine_of(stage, cell)
     # A stop may come between a round's averaging and its evaluation: `recorded` may be one behind `engine.round`.
     recorded, seconds = 0, 0.0
-    diverged: list[str] = []
+    diverged = ""
     with engine:
         if resumed is not None:
             tensors, state = resumed
@@ -260,10 +251,9 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
                 run.record({"method": cell.method, "seed": cell.seed, **row})
                 recorded = engine.round
                 if results and not diverged:
-                    diverged = [p for p, (_, loss) in zip(world.peers, results, strict=True) if not loss < _LOST]
+                    diverged = _diverged(world.peers, results)
                     if diverged:
-                        some = ", ".join(diverged[:3]) + (f" and {len(diverged) - 3} more" if diverged[3:] else "")
-                        text = f"the loss of {some} is above {_LOST:g} or NaN since round {recorded}"
+                        text = f"the loss of {diverged} is above {_LOST:g} or NaN since round {recorded}"
                         on_event(Remark(text=f"{cell.method}: {text}; try a smaller learning rate"))
                 on_event(
                     RoundDone(
@@ -291,7 +281,13 @@ def _play(stage: _Stage, cell: _Cell, resumed: _Checkpoint | None) -> None:
     on_event(MethodDone(method=cell.method, seed=cell.seed))
 
 
-def _metrics(stage: _Stage, cell: _Cell, engine: Engine) -> dict[str, Any]:
+def _diverged(peers: Sequence[str], results: Sequence[tuple[float, float]]) -> str:
+    """Return the peers whose loss is lost, in words, the first three by name; "" if there are none."""
+    lost = [peer for peer, (_, loss) in zip(peers, results, strict=True) if not loss < _LOST]
+    return ", ".join(lost[:3]) + (f" and {len(lost) - 3} more" if lost[3:] else "")
+
+
+def _metrics(stage: _Stage, cell: MethodSeed, engine: Engine) -> dict[str, Any]:
     """Return the entry of a row for the metrics of the last models, if any are wanted, and describe their answers."""
     metrics, world = stage.simulation.metrics[cell.method], stage.simulation.worlds[cell.seed]
     job = stage.simulation.jobs[cell.seed]
@@ -312,7 +308,7 @@ def _metrics(stage: _Stage, cell: _Cell, engine: Engine) -> dict[str, Any]:
     }
 
 
-def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
+def _engine_of(stage: _Stage, cell: MethodSeed) -> Engine:
     """Make the engine of this cell."""
     simulation, run, on_event, stop = stage.simulation, stage.run, stage.on_event, stage.stop
     world, method = simulation.worlds[cell.seed], parse_choice(cell.method)
@@ -328,13 +324,13 @@ def _engine_of(stage: _Stage, cell: _Cell) -> Engine:
     match simulation.request.engine:
         case "vector" if (found := method_of(method)).pooled:
             memory = workspace_of(world, simulation.plans[cell.method], simulation.device)
-            options = simulation.jobs[cell.seed], memory(), world.drawn("")
+            inputs = simulation.jobs[cell.seed], memory(), world.drawn("")
             if (linear := found.linear) is None:
-                engine = PooledEngine(*options, stop=stop)
+                engine = PooledEngine(*inputs, stop=stop)
             else:
                 from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second
 
-                engine = PooledLinearEngine(*options, *linear, stop=stop)
+                engine = PooledLinearEngine(*inputs, *linear, stop=stop)
         case "network":
             from fedpeer.sims.network.engine import NetworkEngine  # real peers' code, which no other engine needs
 
@@ -379,17 +375,12 @@ def _open_executor(cluster: Cluster | None, shards: int | None) -> OpenExecutor 
     return partial(open_shards, cluster, shards)
 
 
-def _cells(simulation: Simulation) -> list[_Cell]:
-    """Return all cells in the order in which they run."""
-    return [_Cell(method, seed) for seed in simulation.request.seeds for method in simulation.plans]
-
-
-def _of_cell(checkpoint: _Checkpoint | None, cell: _Cell) -> _Checkpoint | None:
+def _checkpoint_of(checkpoint: _Checkpoint | None, cell: MethodSeed) -> _Checkpoint | None:
     """Return the checkpoint if it belongs to this cell."""
-    return checkpoint if checkpoint and _Cell(*checkpoint[1]["cell"]) == cell else None
+    return checkpoint if checkpoint and MethodSeed(*checkpoint[1]["cell"]) == cell else None
 
 
-def _save(run: RunFolder, cell: _Cell, engine: Engine, recorded: int, seconds: float) -> float:
+def _save(run: RunFolder, cell: MethodSeed, engine: Engine, recorded: int, seconds: float) -> float:
     """Write a checkpoint and return the seconds that it took."""
     began = time.monotonic()
     tensors, state = engine.snapshot()
@@ -399,14 +390,14 @@ def _save(run: RunFolder, cell: _Cell, engine: Engine, recorded: int, seconds: f
     return time.monotonic() - began
 
 
-def _progress(run: RunFolder, cells: list[_Cell], rounds: int) -> tuple[set[_Cell], _Checkpoint | None]:
+def _progress(run: RunFolder, cells: Sequence[MethodSeed], rounds: int) -> tuple[set[MethodSeed], _Checkpoint | None]:
     """Return the finished cells and the checkpoint of the unfinished one; drop rows that no checkpoint covers."""
     checkpoint = run.load_checkpoint()
-    last = {_Cell(row["method"], row["seed"]): row["round"] for row in run.rows()}
+    last = {MethodSeed(row["method"], row["seed"]): row["round"] for row in run.rows()}
     done = {cell for cell in cells if last.get(cell) == rounds and run.models(cell.method, cell.seed).is_file()}
     covered = dict.fromkeys(done, rounds)
     if checkpoint is not None:
-        covered.setdefault(_Cell(*checkpoint[1]["cell"]), checkpoint[1]["recorded"])
+        covered.setdefault(MethodSeed(*checkpoint[1]["cell"]), checkpoint[1]["recorded"])
     if last:
-        run.truncate(lambda row: row["round"] <= covered.get(_Cell(row["method"], row["seed"]), 0))
+        run.truncate(lambda row: row["round"] <= covered.get(MethodSeed(row["method"], row["seed"]), 0))
     return done, checkpoint

@@ -9,7 +9,7 @@ from typing import Any
 from fedpeer.algorithms.answer_metrics import AnswerMetric
 from fedpeer.data.dataset import Dataset
 from fedpeer.sims.network.faults import Faults
-from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.request import MethodSeed, SimulationRequest
 from fedpeer.sims.vector.workspace import Job
 from fedpeer.sims.world import World
 from fedpeer.slicing.plan import Plan
@@ -60,6 +60,11 @@ class Simulation:
     def resolved(self) -> SimulationRequest:
         """The request with all open settings filled in; running it again gives the same run."""
         return replace(self.request, federation=self.world.federation, device=self.device)
+
+    @property
+    def cells(self) -> list[MethodSeed]:
+        """All cells, in the order in which they run."""
+        return [MethodSeed(method, seed) for seed in self.request.seeds for method in self.plans]
 
     @property
     def world(self) -> World:

@@ -101,16 +101,16 @@ def build_world(
     assembly = assembled(module)
     check_class_names(federation.learning, dataset.classes)
     peers = tuple(f"peer{number}" for number in range(1, len(split.shares) + 1))
-    options, networks = federation.simulation, federation.own_networks()
+    networks = federation.own_networks()
     if unknown := sorted(networks.keys() - set(peers)):
         raise ChoiceError(f"simulation.networks: there is no peer {unknown[0]}; there are {peers[0]} to {peers[-1]}")
     built = {text: assembled(network=each) for text, each in {str(each): each for each in networks.values()}.items()}
     simulation = {
         "peers": len(peers),
         "split": rule_of(dataset, federation),
-        "normalise": options.normalise or normalisation_of(dataset, options.dataset),
+        "normalise": federation.simulation.normalise or normalisation_of(dataset, federation.simulation.dataset),
     }
-    filled = assembly.federation.model_copy(update={"simulation": options.model_copy(update=simulation)})
+    filled = assembly.federation.model_copy(update={"simulation": federation.simulation.model_copy(update=simulation)})
     return World(
         **{**vars(assembly), "federation": filled, "dataset": dataset, "split": split, "peers": peers},
         own={peer: built[str(network)] for peer, network in networks.items()},

@@ -144,12 +144,6 @@ def eigenvalues(matrix: csr_array | Dense) -> Dense:
     return np.asarray(np.linalg.eigvalsh(dense(matrix))[::-1])
 
 
-def second_modulus(matrix: csr_array | Dense) -> float:
-    """Return the second largest modulus of a mixing matrix's eigenvalues; dense, for up to a few hundred members."""
-    moduli = np.sort(np.abs(scipy.linalg.eigvals(dense(matrix))))
-    return float(moduli[-2]) if len(moduli) > 1 else 0.0
-
-
 def dense(matrix: Any) -> Dense:
     """Convert a sparse or dense matrix to a dense one of float64."""
     return np.asarray(matrix.toarray() if scipy.sparse.issparse(matrix) else matrix, dtype=np.float64)

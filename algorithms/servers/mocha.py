@@ -225,7 +225,7 @@ class Coupled:
     def relations(self, server: _CoupledServer) -> Tensor | None:
         return correlations(server.coupling.matrix_TT) if self.related.learned else None
 
-    def said_of(self, coupling: Coupling, each: Tensor) -> dict[str, Tensor]:
+    def task_statistics(self, coupling: Coupling, each: Tensor) -> dict[str, Tensor]:
         """Return the coupling's statistics for each client, shaped like `each`: the excess with "sparse-precision"."""
         return {"excess": coupling.excess.expand_as(each)} if self.omega == "sparse-precision" else {}
 
@@ -271,7 +271,7 @@ class DualMethod(Coupled, CoordinatedAlgorithm[MochaServer, MochaClient, MochaBr
         round.
         """
         own = {"gap": client.gap, "primal": client.primal, "steps": client.steps.to(client.gap.dtype)}
-        return own | self.said_of(server.coupling, client.gap)
+        return own | self.task_statistics(server.coupling, client.gap)
 
     @abstractmethod
     def curvatures(self, coupling_TT: Tensor) -> Tensor:

@@ -176,7 +176,7 @@ class MinibatchSgd(Coupled, CoordinatedAlgorithm[PrimalServer, PrimalClient, Pri
     def statistics(self, client: PrimalClient, server: PrimalServer) -> Mapping[str, Tensor]:
         """Return each client's primal objective and steps; no gap, since W does not come from dual variables."""
         own = {"primal": client.primal, "steps": client.steps.to(client.primal.dtype)}
-        return own | self.said_of(server.coupling, client.primal)
+        return own | self.task_statistics(server.coupling, client.primal)
 
     def _alone(
         self, broadcast: PrimalBroadcast, client: PrimalClient, batches: Batches, key: int

@@ -83,8 +83,8 @@ def demonstrate(
         DataError: too few peers.
     """
     methods = tuple(map(Choice, METHODS))
-    options = federation(peers, seed, images=images)
-    request = SimulationRequest(federation=options, methods=methods, seeds=(seed,), device="cpu", workers=workers)
+    settings = federation(peers, seed, images=images)
+    request = SimulationRequest(federation=settings, methods=methods, seeds=(seed,), device="cpu", workers=workers)
     simulation = prepare_simulation(request)
     with tempfile.TemporaryDirectory(prefix="fedpeer-demo-") as folder:
         run = begin_record(Path(folder), simulation, "fedpeer demo associative")

@@ -91,8 +91,8 @@ LINES = (
 
 def cells(most: int, seed: int) -> list[tuple[ScaleRow, ScalarGossipOptions]]:
     """Return the cells of a sweep up to `most` peers, smallest size first."""
-    options = [(line, line.at(place, seed)) for place in range(len(_SIZES)) for line in LINES]
-    return [(line, each) for line, each in options if each.peers <= min(line.largest, most * _DOUBLED[-1] / _SIZES[-1])]
+    sweep = [(line, line.at(place, seed)) for place in range(len(_SIZES)) for line in LINES]
+    return [(line, each) for line, each in sweep if each.peers <= min(line.largest, most * _DOUBLED[-1] / _SIZES[-1])]
 
 
 def key(options: ScalarGossipOptions) -> str:

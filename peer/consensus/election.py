@@ -221,16 +221,16 @@ class Election:
         """
         passed = now - self._now if self._now is not None else 0
         self._clock += min(passed, self._timing.pause)
-        self._stood_still(passed)
+        self._note_pause(passed)
         self._now, self._living = now, frozenset(living)
         if self._clock - self._slow_at >= self._timing.slow:
             self._slow_at, self._lease = self._clock, max(self._lease // 2, self._timing.shortest)
         if self._certificate is not None:
-            return self._lead()
+            return self._keep_leading()
         if self._poll is not None:
-            return self._ask_again()
+            return self._repeat_requests()
         if self._clock < self._deadline or not (stands and self._may_stand(living)):
-            return self._ask_whether_it_listens()
+            return self._probe_coordinator()
         out: list[Out] = []
         if self.coordinator is not None:
             out, self._lost = (
@@ -256,17 +256,19 @@ class Election:
         if self._earlier is not None and peer == self._earlier[0].candidate:
             self._earlier = None
         if peer == self.coordinator and not self.leading and new:
-            self._deadline = min(self._deadline, max(self._clock, self._received + self._timing.refused) + self._turn())
+            self._deadline = min(
+                self._deadline, max(self._clock, self._received + self._timing.refused) + self._draw_turn()
+            )
 
     def on_vote_request(self, sender: str, vote_request: VoteRequest) -> list[Out]:
         """Answer a vote request or a pre-vote request."""
-        if jump := self._jump(sender, vote_request.term):
+        if jump := self._term_jump(sender, vote_request.term):
             return jump
         voter_set = self.known.get(vote_request.roster)
         if voter_set is not None and sender not in voter_set.voters:
             return [Rejection("unknown_peer", f"{sender} is not a voter of roster {vote_request.roster}", sender)]
         if self.outdated(vote_request.roster):
-            return [self._of_the_past(sender, "stands", vote_request.roster), self._no(sender, vote_request)]
+            return [self._outdated_roster(sender, "stands", vote_request.roster), self._refusal(sender, vote_request)]
         able = voter_set is not None and vote_request.progress.at_least(self.progress)
         newer = vote_request.term > self.hard_state.term
         out: list[Out] = []
@@ -277,62 +279,62 @@ class Election:
                 out.append(
                     Rejection("too_many_terms", f"stands in term {vote_request.term} soon after another", sender)
                 )
-        if not able or self._is_led() or vote_request.term > self.hard_state.term + RAISE_MAX:
-            return [*out, self._no(sender, vote_request)]
+        if not able or self._has_coordinator() or vote_request.term > self.hard_state.term + RAISE_MAX:
+            return [*out, self._refusal(sender, vote_request)]
         if vote_request.pre:
             if not newer or self._failed.rests(sender, self._clock) or not self._defers(sender, vote_request.progress):
-                return [self._no(sender, vote_request)]
+                return [self._refusal(sender, vote_request)]
             return [SendConsensus(sender, VoteReply(vote_request.term, True, True, b""))]
         if not newer and (vote_request.term < self.hard_state.term or self.hard_state.voted not in ("", sender)):
-            return [self._no(sender, vote_request)]
+            return [self._refusal(sender, vote_request)]
         if newer:  # the candidate gets time to win; asking again gives it no more
-            self._deadline = self._clock + max(self._lease, self._lengthened(self._timing.shortest)) + self._turn()
+            self._deadline = self._clock + max(self._lease, self._lengthened(self._timing.shortest)) + self._draw_turn()
             self._tries += 1
         out += self._adopt(vote_request.term, sender)
         text = vote_text(self.scope, self.me, vote_request.term, vote_request.roster, sender)
         return [*out, SendConsensus(sender, VoteReply(vote_request.term, False, True, self._sign(text)))]
 
-    def on_vote_reply(self, sender: str, answer: VoteReply) -> list[Out]:
+    def on_vote_reply(self, sender: str, reply: VoteReply) -> list[Out]:
         """Count a voter's reply to the poll under way."""
-        if jump := self._jump(sender, answer.term):
+        if jump := self._term_jump(sender, reply.term):
             return jump
         poll = self._poll
-        if not answer.pre and answer.granted and (poll is None or poll.pre):
+        if not reply.pre and reply.granted and (poll is None or poll.pre):
             poll = self._candidacy
-        if poll is None or answer.pre != poll.pre or (answer.granted and answer.term != poll.term):
+        if poll is None or reply.pre != poll.pre or (reply.granted and reply.term != poll.term):
             return []
         if sender not in poll.voter_set.voters:
             return [Rejection("unknown_peer", f"{sender} is not a voter of roster {poll.voter_set.number}", sender)]
-        if not answer.granted:
+        if not reply.granted:
             poll.refused.add(sender)
-            if poll.term <= answer.term <= self.hard_state.term + RAISE_MAX:
-                self._ahead[sender] = answer.term
+            if poll.term <= reply.term <= self.hard_state.term + RAISE_MAX:
+                self._ahead[sender] = reply.term
             lost = not poll.pre and not poll.voter_set.carried(poll.voter_set.voters - poll.refused)
             return self._back_off() if lost else []
         text = vote_text(self.scope, sender, poll.term, poll.voter_set.number, self.me)
-        if not poll.pre and not self._verify_under(poll.voter_set.number)(sender, text, answer.signature):
+        if not poll.pre and not self._verify_under(poll.voter_set.number)(sender, text, reply.signature):
             return [Rejection("bad_signature", f"a vote for term {poll.term} that {sender} did not sign", sender)]
-        poll.granted[sender] = answer.signature
-        return [*([] if poll.pre else self._seen((sender,), self.me)), *self._counted(poll)]
+        poll.granted[sender] = reply.signature
+        return [*([] if poll.pre else self._note_votes((sender,), self.me)), *self._count_votes(poll)]
 
     def on_heartbeat(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
         """Follow the sender of a heartbeat, if its certificate shows that it coordinates."""
-        if jump := self._jump(sender, leader_certificate.term):
+        if jump := self._term_jump(sender, leader_certificate.term):
             return jump
-        self._was_there(sender, leader_certificate.term)
-        if leader_certificate.term < self.hard_state.term and self._heeds(sender, leader_certificate):
-            return [self._follow(sender)]
+        self._note_late_heartbeat(sender, leader_certificate.term)
+        if leader_certificate.term < self.hard_state.term and self._follows_earlier(sender, leader_certificate):
+            return [self._heartbeat_reply(sender)]
         if leader_certificate.term < self.hard_state.term or leader_certificate.term == self._ended:
             return self._stale(sender, leader_certificate.term)
         out: list[Out] = []
         if leader_certificate.term > self.hard_state.term or sender != self.coordinator:
-            refusal = self._doubted(sender, leader_certificate)
+            refusal = self._certificate_problem(sender, leader_certificate)
             if refusal is not None:
                 return [refusal]
             if leader_certificate.term == self.hard_state.term and self.coordinator is not None:
                 return self._end_term(sender, leader_certificate)
             out += self._adopt(leader_certificate.term, sender)
-            out += self._seen((author for author, _ in leader_certificate.votes), sender)
+            out += self._note_votes((author for author, _ in leader_certificate.votes), sender)
             self.coordinator, self._elected_under = sender, leader_certificate.roster
             self._poll = self._candidacy = None
             self._ahead.clear()
@@ -341,28 +343,28 @@ class Election:
         self._ended_processes.discard(sender)
         self._deadline, self._tries = self._wait(), 0
         self._deferred.clear()
-        return [*out, self._follow(sender)]
+        return [*out, self._heartbeat_reply(sender)]
 
     def on_short_heartbeat(self, sender: str, heartbeat: ShortHeartbeat) -> list[Out]:
         """Follow the sender of a heartbeat, if this peer has verified the certificate that it names."""
         leader_certificate = self._verified.get(heartbeat.digest)
         if leader_certificate is not None and leader_certificate.term == heartbeat.term:
             return self.on_heartbeat(sender, leader_certificate)
-        if jump := self._jump(sender, heartbeat.term):
+        if jump := self._term_jump(sender, heartbeat.term):
             return jump
-        stale = heartbeat.term < self.hard_state.term and not self._may_heed(heartbeat.term)
+        stale = heartbeat.term < self.hard_state.term and not self._may_follow_earlier(heartbeat.term)
         return self._stale(sender, heartbeat.term) if stale else []
 
-    def on_heartbeat_reply(self, sender: str, follow: HeartbeatReply) -> list[Out]:
+    def on_heartbeat_reply(self, sender: str, reply: HeartbeatReply) -> list[Out]:
         """Note that a follower is alive; one that states a later term accepts nothing in this one."""
-        if jump := self._jump(sender, follow.term):
+        if jump := self._term_jump(sender, reply.term):
             return jump
         self._ended_processes.discard(sender)
-        if self.leading and self.hard_state.term <= follow.term <= self.hard_state.term + RAISE_MAX:
+        if self.leading and self.hard_state.term <= reply.term <= self.hard_state.term + RAISE_MAX:
             self._answered[sender] = self._replied[sender] = self._clock
             self._ahead.pop(sender, None)
-            if follow.term > self.hard_state.term:
-                self._ahead[sender] = follow.term
+            if reply.term > self.hard_state.term:
+                self._ahead[sender] = reply.term
         return []
 
     def committed(self, term: int) -> list[Out]:
@@ -391,7 +393,7 @@ class Election:
         if self._earlier is not None and self.outdated(self._earlier[0].roster):
             self._earlier = None
         if self.coordinator is not None and self.outdated(self._elected_under):
-            return self._outlive()
+            return self._end_outdated_term()
         return self._step_down() if self.leading and self.me not in self.voter_set.voters else []
 
     # ---------------------------------------------------------------------------------------------------- being elected
@@ -412,9 +414,9 @@ class Election:
         self._poll = poll
         if not pre:
             self._candidacy, self._tries = poll, self._tries + 1
-        return [*out, *(self._counted(poll) or self._ask_again())]
+        return [*out, *(self._count_votes(poll) or self._repeat_requests())]
 
-    def _ask_again(self) -> list[Out]:
+    def _repeat_requests(self) -> list[Out]:
         poll = self._poll
         assert poll is not None, "there is something to ask"
         if self._clock >= poll.until:
@@ -422,12 +424,12 @@ class Election:
         if self._clock < poll.again:
             return []
         if poll.pre and self._clock >= poll.since + self._timing.answer:
-            poll = self._poll = self._raised(poll)
+            poll = self._poll = self._in_higher_term(poll)
         poll.again = self._clock + self._timing.repeat
         vote_request = VoteRequest(poll.term, poll.pre, poll.voter_set.number, self.progress)
         return [SendConsensus(peer, vote_request) for peer in sorted(poll.voter_set.voters - poll.granted.keys())]
 
-    def _raised(self, poll: Poll) -> Poll:
+    def _in_higher_term(self, poll: Poll) -> Poll:
         """Return the poll for the lowest term in which a majority can grant it."""
         able = set(poll.granted)
         for voter, term in sorted(self._ahead.items(), key=lambda item: item[1]):
@@ -436,7 +438,7 @@ class Election:
                 return replace(poll, term=term + 1, since=self._clock, granted={self.me: b""}, refused=set())
         return poll
 
-    def _counted(self, poll: Poll) -> list[Out]:
+    def _count_votes(self, poll: Poll) -> list[Out]:
         if not poll.voter_set.carried(poll.granted):
             return []
         if poll.pre:
@@ -453,7 +455,7 @@ class Election:
         self._answered = {peer: self._clock if peer in there else long_ago for peer in self.audience}
         if self._lost is not None and self._lost[0] not in poll.granted:
             self._answered[self._lost[0]] = self._lost[1]
-        return [LeaderChanged(poll.term, self.me), *self._beat()]
+        return [LeaderChanged(poll.term, self.me), *self._heartbeats()]
 
     def _defers(self, to: str, progress: Progress) -> bool:
         """Return whether to promise this candidate a vote, and if so give way to it for a while.
@@ -481,64 +483,67 @@ class Election:
 
     # ------------------------------------------------------------------------------------------- coordinating, terms
 
-    def _lead(self) -> list[Out]:
+    def _keep_leading(self) -> list[Out]:
         recent = {peer for peer, when in self._answered.items() if self._clock - when <= self._timing.quorum}
-        beyond = {peer for peer, term in self._ahead.items() if term > self.hard_state.term}
-        if self.voter_set.carried(recent - beyond - self._ended_processes | {self.me}):
-            return self._beat() if self._clock >= self._next_beat else []
+        ahead = {peer for peer, term in self._ahead.items() if term > self.hard_state.term}
+        if self.voter_set.carried(recent - ahead - self._ended_processes | {self.me}):
+            return self._heartbeats() if self._clock >= self._next_beat else []
         out = self._step_down()
-        self._deadline = self._clock + self._turn()  # there is no coordinator whose lease could still hold
+        self._deadline = self._clock + self._draw_turn()  # there is no coordinator whose lease could still hold
         return out
 
-    def _was_there(self, sender: str, term: int) -> None:
+    def _note_late_heartbeat(self, sender: str, term: int) -> None:
         """Lengthen leases if this coordinator turns out to have been silent for longer than its lease."""
         if sender == self.coordinator and term == self.hard_state.term:
-            if (silent := self._clock - self._received) >= self._bearable:  # perhaps only packets were lost
-                self._wait_longer(silent * 3 // 2)
+            if (silent := self._clock - self._received) >= self._long_silence:  # perhaps only packets were lost
+                self._lengthen_lease(silent * 3 // 2)
         elif self._lost is not None and (sender, term) == (self._lost[0], self._lost[2]):
             self._lost = None
-            self._wait_longer(self._timing.longest)
+            self._lengthen_lease(self._timing.longest)
 
-    def _ask_whether_it_listens(self) -> list[Out]:
+    def _probe_coordinator(self) -> list[Out]:
         """Send a message to a silent coordinator: if its process has ended, its machine refuses the connection."""
         if self.coordinator is None or self.coordinator in self._ended_processes or self._clock < self._asks:
             return []
         self._asks = self._clock + self._timing.refused
-        return [self._follow(self.coordinator)]
+        return [self._heartbeat_reply(self.coordinator)]
 
-    def _stood_still(self, ticks: int) -> None:
+    def _note_pause(self, ticks: int) -> None:
         """Lengthen leases if this process stood still for these ticks: others will, too, and for longer."""
-        if ticks >= self._bearable:
-            self._wait_longer(self._timing.longest)
+        if ticks >= self._long_silence:
+            self._lengthen_lease(self._timing.longest)
 
     @property
-    def _bearable(self) -> int:
+    def _long_silence(self) -> int:
         """Ticks of silence from which on leases are lengthened, if the silent process was alive."""
         return min(self._lease, self._timing.longest * 2 // 3)
 
-    def _wait_longer(self, ticks: int) -> None:
+    def _lengthen_lease(self, ticks: int) -> None:
         self._lease = max(self._lease, min(ticks, self._timing.longest))
         self._slow_at = self._clock
 
-    def _heeds(self, sender: str, leader_certificate: LeaderCertificate) -> bool:
+    def _follows_earlier(self, sender: str, leader_certificate: LeaderCertificate) -> bool:
         """Return whether to follow this coordinator of an earlier term, because this term has none."""
-        if not self._may_heed(leader_certificate.term) or self._doubted(sender, leader_certificate) is not None:
+        if (
+            not self._may_follow_earlier(leader_certificate.term)
+            or self._certificate_problem(sender, leader_certificate) is not None
+        ):
             return False
         self._earlier = leader_certificate, self._clock
         return True
 
-    def _may_heed(self, term: int) -> bool:
+    def _may_follow_earlier(self, term: int) -> bool:
         """Return whether a coordinator of this earlier term can be followed."""
         return self.coordinator is None and term >= self.progress.term
 
-    def _beat(self) -> list[Out]:
+    def _heartbeats(self) -> list[Out]:
         assert self._certificate is not None, "only a coordinator has a heartbeat"
         self._next_beat = self._clock + self._timing.beat
         full = Heartbeat(self._certificate, self.progress)
         short = ShortHeartbeat(self._certificate.term, self._digest, self.progress)
-        return [SendConsensus(peer, short if self._knows(peer) else full) for peer in self.audience]
+        return [SendConsensus(peer, short if self._knows_certificate(peer) else full) for peer in self.audience]
 
-    def _knows(self, peer: str) -> bool:
+    def _knows_certificate(self, peer: str) -> bool:
         """Return whether this member knows the certificate and reads heartbeats that name it."""
         replied = self._replied.get(peer)
         return replied is not None and self._clock - replied <= self._timing.known and self._reads_short(peer)
@@ -548,7 +553,7 @@ class Election:
         self._deadline = self._wait()
         return [LeaderChanged(self.hard_state.term, None)]
 
-    def _outlive(self) -> list[Out]:
+    def _end_outdated_term(self) -> list[Out]:
         """End a coordinator's term, since its roster counts no longer: it stands at once, and nobody waits for it."""
         led, down = self.leading, self._step_down()
         self._received = self._clock - self._timing.longest
@@ -576,14 +581,14 @@ class Election:
     def _end_term(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
         """End a term with two coordinators: a voter voted twice. Neither is followed; the next term decides."""
         text = f"coordinates in term {leader_certificate.term}, as {self.coordinator} does"
-        doubles = self._seen((author for author, _ in leader_certificate.votes), sender)
+        doubles = self._note_votes((author for author, _ in leader_certificate.votes), sender)
         self._ended, self._candidacy = leader_certificate.term, None
         down = self._step_down()
         self._received = self._clock - self._lease  # the lease is over, too
         self._back_off()
         return [Rejection("two_coordinators", text, sender), *doubles, *down]
 
-    def _seen(self, voters: Iterable[str], candidate: str) -> list[Out]:
+    def _note_votes(self, voters: Iterable[str], candidate: str) -> list[Out]:
         """Note votes of this term; return a rejection for each voter that has voted for two candidates."""
         return [
             Rejection(
@@ -595,7 +600,7 @@ class Election:
 
     # ------------------------------------------------------------------------------------------------------- judgement
 
-    def _is_led(self) -> bool:
+    def _has_coordinator(self) -> bool:
         """Return whether there is a coordinator that sent a heartbeat lately."""
         lease = self._timing.refused if self._last in self._ended_processes else self._lease
         if self.leading or self._clock - self._received < lease:
@@ -603,10 +608,10 @@ class Election:
         earlier = self._earlier  # the last round that came into force shows that a majority follows it
         return earlier is not None and self._clock - earlier[1] < self._lease and earlier[0].term == self.progress.term
 
-    def _doubted(self, sender: str, leader_certificate: LeaderCertificate) -> Rejection | None:
+    def _certificate_problem(self, sender: str, leader_certificate: LeaderCertificate) -> Rejection | None:
         """Return what is wrong with a leader certificate; None if it is verified, now or before."""
         if self.outdated(leader_certificate.roster):
-            return self._of_the_past(sender, "coordinates", leader_certificate.roster)
+            return self._outdated_roster(sender, "coordinates", leader_certificate.roster)
         digest = certificate_digest(self.scope, leader_certificate)
         if digest in self._verified and leader_certificate.candidate == sender:
             return None
@@ -626,23 +631,23 @@ class Election:
             del self._verified[next(iter(self._verified))]
         return None
 
-    def _of_the_past(self, sender: str, does: str, roster: int) -> Rejection:
+    def _outdated_roster(self, sender: str, does: str, roster: int) -> Rejection:
         text = f"{does} under roster {roster}, and two voters or more have changed until roster {self.voter_set.number}"
         return Rejection("stale_roster", text, sender)
 
-    def _jump(self, sender: str, term: int) -> list[Out]:
+    def _term_jump(self, sender: str, term: int) -> list[Out]:
         if term <= self.hard_state.term + TERM_JUMP_MAX:
             return []
         return [Rejection("term_jump", f"term {term} after {self.hard_state.term}", sender)]
 
     def _wait(self) -> int:
-        return self._clock + self._lease + self._turn()
+        return self._clock + self._lease + self._draw_turn()
 
     def _lengthened(self, ticks: int) -> int:
         """Return these ticks, or more if elections fail: disks or messages may take longer here than a poll."""
         return max(ticks, min(ticks << max(0, self._tries - 1), self._timing.longest))
 
-    def _turn(self) -> int:
+    def _draw_turn(self) -> int:
         """Draw the ticks for which this peer lets others stand first."""
         last = self._timing.last if self._last_in_turn else 0
         return last + round(self.patience * self._timing.spread) + self._drawn(self._timing.jitter)
@@ -650,12 +655,12 @@ class Election:
     def _drawn(self, below: int) -> int:
         return int(self._draws.integers(below))
 
-    def _no(self, sender: str, vote_request: VoteRequest) -> SendConsensus:
+    def _refusal(self, sender: str, vote_request: VoteRequest) -> SendConsensus:
         return SendConsensus(sender, VoteReply(self.hard_state.term, vote_request.pre, False, b""))
 
     def _stale(self, sender: str, term: int) -> list[Out]:
         text = f"coordinates in term {term}, but the term is {self.hard_state.term}"
-        return [Rejection("stale_term", text, sender), self._follow(sender)]
+        return [Rejection("stale_term", text, sender), self._heartbeat_reply(sender)]
 
-    def _follow(self, to: str) -> SendConsensus:
+    def _heartbeat_reply(self, to: str) -> SendConsensus:
         return SendConsensus(to, HeartbeatReply(self.hard_state.term, self.progress))

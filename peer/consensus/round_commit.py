@@ -37,11 +37,11 @@ from fedpeer.peer.wire.consensus_messages import (
     Certificate,
     Commit,
     CommitState,
+    ConsensusContent,
     CountUpdate,
     Fetch,
     Heartbeat,
     HeartbeatReply,
-    Message,
     Out,
     PersistConsensus,
     Progress,
@@ -104,12 +104,12 @@ class RoundCommit:
         }
         return [*out, *self._proposals(beats)]
 
-    def received(self, sender: str, message: Message) -> list[Out]:
+    def received(self, sender: str, message: ConsensusContent) -> list[Out]:
         """Handle a message of another member."""
         match message:
             case VoteRequest():
-                options = self._led(self.election.on_vote_request(sender, message))
-                return [*options, *self._help(sender, message.progress)]
+                out = self._led(self.election.on_vote_request(sender, message))
+                return [*out, *self._help(sender, message.progress)]
             case VoteReply():
                 return self._led(self.election.on_vote_reply(sender, message))
             case Heartbeat(leader_certificate, progress):
@@ -194,8 +194,8 @@ class RoundCommit:
     def _proposals(self, to: Collection[str]) -> list[Out]:
         if self._open is None:
             return []
-        options = self._acceptors(self._open).intersection(to) - self._accepted.keys()
-        return [SendConsensus(peer, Propose(self._open)) for peer in sorted(options)]
+        missing = self._acceptors(self._open).intersection(to) - self._accepted.keys()
+        return [SendConsensus(peer, Propose(self._open)) for peer in sorted(missing)]
 
     def _counted(self) -> list[Out]:
         if self._open is None or not self._carried(self._open, self._accepted, after=True):

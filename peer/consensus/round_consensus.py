@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 
@@ -66,6 +67,13 @@ PAUSED_TICKS = 240
 _PASSING = {"stale_term", "round_gap"}
 
 
+class CommittedModel(NamedTuple):
+    """The committed state: the last round in which each client's update counted, and the server's state as bytes."""
+
+    counted: Mapping[str, int]
+    server: bytes
+
+
 class RoundConsensus:
     """One peer's part in the coordinated rounds of a group.
 
@@ -109,10 +117,9 @@ class RoundConsensus:
         self._paused = False
         self._noted = dict[str, int]()
         self._part: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
-        self._read: tuple[bytes, dict[str, int], bytes] = (b"", {}, spec.server)
-        self._known: tuple[PendingUpdate, bytes, Rejection | None] | None = (
-            None  # digest of this peer's update, and its fault
-        )
+        self._read = b"", CommittedModel({}, spec.server)  # the model in force, after its digest
+        # This peer's update, its digest and its fault.
+        self._known: tuple[PendingUpdate, bytes, Rejection | None] | None = None
 
     @property
     def consensus_state(self) -> ConsensusState:
@@ -174,7 +181,7 @@ class RoundConsensus:
             return False
         if self.spec.goal is None:
             return pending.round == self.applied + 1
-        return self.in_force()[0].get(self.state.me, 0) < pending.round != self._void
+        return self.in_force.counted.get(self.state.me, 0) < pending.round != self._void
 
     @property
     def missing(self) -> tuple[str, ...]:
@@ -183,14 +190,20 @@ class RoundConsensus:
             return ()
         return tuple(self._gathering.awaited(self._takes_part(), self._there))
 
-    def in_force(self) -> tuple[Mapping[str, int], bytes]:
-        """Return the committed state: the last round in which each client's update counted, and the server's bytes."""
+    @property
+    def in_force(self) -> CommittedModel:
+        """The committed state that is in force here."""
         applied = self.round_commit.holding.applied
         if applied is not None and applied.proposal.digest != self._read[0]:
             found = split_leaves(self.consensus_state.models[applied.proposal.digest], self.spec.server_bytes)
             assert found is not None, "what is taken over is looked at before"
-            self._read = applied.proposal.digest, *found
-        return self._read[1], self._read[2]
+            self._read = applied.proposal.digest, CommittedModel(*found)
+        return self._read[1]
+
+    @property
+    def _under_way(self) -> tuple[int, int]:
+        """The term and the round under way."""
+        return self.round_commit.election.hard_state.term, self.applied + 1
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
@@ -223,9 +236,9 @@ class RoundConsensus:
         if not self.consensus_state.votes:
             self._do(self.round_commit.abstain())
 
-    def on_consensus_message(self, peer: str, ballot: ConsensusMessage) -> None:
+    def on_consensus_message(self, peer: str, received: ConsensusMessage) -> None:
         """Handle a message of the election, or about a committed round."""
-        message = ballot.message
+        message = received.message
         if (roster := forgotten_promise(self, message)) is not None:
             text = f"{peer} shows what this peer signed as a voter and does not remember: it gives up its vote"
             self.state.note("warning", "no_vote", text, peer=peer, number=roster)
@@ -246,11 +259,11 @@ class RoundConsensus:
 
     def on_update(self, peer: str, update: Update) -> None:
         """Take a client's update for the round that this peer closes, if it coordinates."""
-        at, late = (self.round_commit.election.hard_state.term, self.applied + 1), self.spec.goal is not None
+        at, late = self._under_way, self.spec.goal is not None
         takes = self.round_commit.election.leading if late else self.round_commit.gathering
         if takes and update.term == at[0] and (update.round <= at[1] if late else update.round == at[1]):
             self._gather()
-            if late and self.in_force()[0].get(peer, 0) >= update.round:
+            if late and self.in_force.counted.get(peer, 0) >= update.round:
                 self._take(peer, update, ())  # it came before, and counted
                 return
             if self._gathering.closed and not late:
@@ -305,8 +318,7 @@ class RoundConsensus:
 
     def aggregated(self, done: UpdatesAggregated) -> None:
         """Propose the result of a round, if this peer still coordinates that round."""
-        at = (self.round_commit.election.hard_state.term, self.applied + 1)
-        if not self.round_commit.gathering or (done.term, done.round) != at:
+        if not self.round_commit.gathering or (done.term, done.round) != self._under_way:
             return
         for peer, why in done.out.items():
             self._refuse(peer, why.code, why.text)
@@ -333,8 +345,8 @@ class RoundConsensus:
 
     def _gather(self) -> None:
         """Begin to collect updates for the round under way; under a goal, waiting updates are carried over."""
-        at = self.round_commit.election.hard_state.term, self.applied + 1
-        self._gathering.at(at, self.state.now, None if self.spec.goal is None else self.in_force()[0])
+        counted = None if self.spec.goal is None else self.in_force.counted
+        self._gathering.at(self._under_way, self.state.now, counted)
 
     def _takes_part(self) -> tuple[str, ...]:
         """Return the participants of the round under way; kept, since every message asks for them."""
@@ -386,7 +398,7 @@ class RoundConsensus:
 
     def _close(self) -> None:
         """Close the round if all reachable participants have sent, or at the deadline."""
-        state, at = self.state, (self.round_commit.election.hard_state.term, self.applied + 1)
+        state, (term, round) = self.state, self._under_way
         gathering, goal = self._gathering, self.spec.goal
         self._gather()
         gathering.drop(gathering.updates.keys() - set(self.clients))  # clients revoked while their update waited
@@ -399,17 +411,18 @@ class RoundConsensus:
         gathering.closed = True
         late = [peer for peer in self._takes_part() if peer not in gathering.updates]
         if late and goal is None:
-            text = f"round {at[1]}{self._named} goes on without {', '.join(late)}"
-            state.note("info", "went_on_without", text, group=self.group, without=late, round=at[1])
-        self._note_first("closed", at[0], at[1])
+            text = f"round {round}{self._named} goes on without {', '.join(late)}"
+            state.note("info", "went_on_without", text, group=self.group, without=late, round=round)
+        self._note_first("closed", term, round)
         if not gathering.updates:
             self._propose_again()  # no participant is reachable; the next round has others
             return
-        (counted, server), members = self.in_force(), set(self.clients)
-        counted = {peer: last for peer, last in counted.items() if peer in members}
+        model, members = self.in_force, set(self.clients)
+        counted = {peer: last for peer, last in model.counted.items() if peer in members}
         updates, rounds = dict(sorted(gathering.updates.items())), dict(gathering.rounds)
         self._closing = tuple(updates)
-        state.effects.append(AggregateUpdates(*at, server, counted, updates, self.clients, self.group, rounds))
+        job = AggregateUpdates(term, round, model.server, counted, updates, self.clients, self.group, rounds)
+        state.effects.append(job)
 
     def _propose_again(self) -> None:
         """Propose that the model in force stays in force after this round."""

@@ -42,10 +42,10 @@ from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.consensus_messages import (
     Certificate,
     Commit,
+    ConsensusContent,
     HardState,
     Heartbeat,
     LeaderCertificate,
-    Message,
     Out,
     Signatures,
     VoterSet,
@@ -76,7 +76,7 @@ class VotingIn(Protocol):
     def round_commit(self) -> RoundCommit: ...
 
 
-def signed(message: Message) -> tuple[int, Signatures]:
+def signed(message: ConsensusContent) -> tuple[int, Signatures]:
     """Return the signatures of others that a message carries, and the number of the roster under which they signed."""
     match message:
         case Heartbeat(leader_certificate):
@@ -91,7 +91,7 @@ def unproven_vote(out: Out) -> TypeGuard[Rejection]:
     return isinstance(out, Rejection) and out.code == "bad_signature"
 
 
-def may_hold(consensus: VotingIn, keys: RosterKeys, message: Message) -> bool:
+def may_hold(consensus: VotingIn, keys: RosterKeys, message: ConsensusContent) -> bool:
     """Return whether what a message proves may be true, though a signature in it does not fit a key known here.
 
     Voters that a round's roster puts out accept the round, too, and the earlier roster that names their keys may not be
@@ -212,7 +212,7 @@ def _makes_up(state: NodeState, peer: str) -> bool:
     return since is not None and state.now - max(since, state.enrolled_at or 0) >= _SHOWN_TICKS
 
 
-def forgotten_promise(consensus: VotingIn, message: Message) -> int | None:
+def forgotten_promise(consensus: VotingIn, message: ConsensusContent) -> int | None:
     """Return the roster under which this peer signed a vote or an acceptance that it does not remember; None: none.
 
     Only this peer's own signature shows that; otherwise a liar could take any peer's vote. Promises under rosters for

@@ -91,7 +91,7 @@ def weight_refusal(state: NodeState, peer: str, group: str, share: NumberedTrans
     limits, holding = weight_limits(state, group), state.durable.groups[group]
     out, incoming = holding.out.get(peer, Outgoing()), holding.into.get(peer, Incoming())
     before = holding.before.get(peer, 0.0)
-    stated = state.others.version_of(peer) > 1 and group not in state.others[peer].untold
+    stated = state.others.version_of(peer) > 1 and group not in state.others[peer].unstated
     code: str | None = limits.refusal(out, incoming, holding.weight, share.weight, before, stated=stated)
     if share.weight > limits.share:
         code = "bad_weight"

@@ -75,43 +75,59 @@ def fitting(
 
 def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     """Take a share or reject it by name; return whether it was taken."""
-    group, share = transfer.group, transfer.share
-    other, holding = state.others[peer], state.durable.groups[group]
-
-    def refuse(code: str, text: str = "") -> bool:
-        state.refuse(code, peer, text, group=group, seq=share.seq)
-        return False
-
-    # A leaving peer takes nothing, or it would never be empty, except from another leaving peer, since each would wait
-    # for the other. A rejected share comes back to its sender when everything is handed over.
-    if state.durable.left or (state.phase == "leaving" and not state.others.leaving(peer)):
-        return refuse("early", "this peer is leaving and takes no more shares")
-    if not other.met:
-        other.greet_soon(state.now)
-        return refuse("early", "we have not met since this process started")
-    if group not in other.agreed:
-        return refuse("plan_mismatch", f'the group "{group}"')
-    channel = holding.into.get(peer, Incoming())
-    verdict = judge(channel, share)
-    if verdict is TransferDecision.REPEATED:
+    group, share, other = transfer.group, transfer.share, state.others[peer]
+    channel = state.durable.groups[group].into.get(peer, Incoming())
+    refusal = _closed_to(state, peer, group)
+    if refusal is None and judge(channel, share) is TransferDecision.REPEATED:
         state.count("repeated", peer)
         acknowledge(state, peer, group)
         return False
+    refusal = refusal or _implausible(state, peer, transfer, channel)
+    if refusal is not None:
+        code, text = refusal
+        state.refuse(code, peer, text, group=group, seq=share.seq)
+        return False
+    other.begun = True
+    other.seen_in(share.round, state.now)
+    at_once = not _may_wait(state, group, peer, share)
+    state.write(ShareApplied(group=group, sender=peer, share=share, at_once=at_once, signature=transfer.signature))
+    acknowledge(state, peer, group)
+    return True
+
+
+def _closed_to(state: NodeState, peer: str, group: str) -> tuple[str, str] | None:
+    """Return why this peer takes no shares of a group from a neighbor now, as code and text; None if it does."""
+    other = state.others[peer]
+    # A leaving peer takes nothing, or it would never be empty, except from another leaving peer, since each would wait
+    # for the other. A rejected share comes back to its sender when everything is handed over.
+    if state.durable.left or (state.phase == "leaving" and not state.others.leaving(peer)):
+        return "early", "this peer is leaving and takes no more shares"
+    if not other.met:
+        other.greet_soon(state.now)
+        return "early", "we have not met since this process started"
+    if group not in other.agreed:
+        return "plan_mismatch", f'the group "{group}"'
+    return None
+
+
+def _implausible(state: NodeState, peer: str, transfer: Transfer, channel: Incoming) -> tuple[str, str] | None:
+    """Return why a new share is not taken, as code and text; None if it is."""
+    group, share, holding = transfer.group, transfer.share, state.durable.groups[transfer.group]
+    verdict = judge(channel, share)
+    if verdict is TransferDecision.REUSED:
+        state.others[peer].greet_soon(state.now)
     if verdict is not TransferDecision.TAKE:
-        if verdict is TransferDecision.REUSED:
-            other.greet_soon(state.now)
-        return refuse(verdict.value, f"number {share.seq}, but {channel.taken + 1} is next")
-    last = state.setup.federation.learning.rounds
+        return verdict.value, f"number {share.seq}, but {channel.taken + 1} is next"
+    last, most = state.setup.federation.learning.rounds, state.exchanges_max(group)
     if share.round > last + 1:
-        return refuse("epoch_too_early", f"round {share.round}, but the last is {last}")
-    if share.exchange > state.exchanges_max(group) and (share.round, share.exchange) >= holding.at:
+        return "epoch_too_early", f"round {share.round}, but the last is {last}"
+    if share.exchange > most and (share.round, share.exchange) >= holding.at:
         # Under our roster no peer has so many exchanges; under another roster a peer may, and its share is taken late.
         known = not may_precede(state, peer, group, share.seq)
-        most = state.exchanges_max(group)
-        return refuse("epoch_too_early" if known else "early", f"exchange {share.exchange}, but the last is {most}")
+        return "epoch_too_early" if known else "early", f"exchange {share.exchange}, but the last is {most}"
     heavy = weight_refusal(state, peer, group, share)
     if heavy is not None:
-        return refuse(heavy, f"weight {share.weight:g}, while {holding.weight:g} is held here")
+        return heavy, f"weight {share.weight:g}, while {holding.weight:g} is held here"
     if not share.nothing:
         mass = brought(channel, share, state.durable.rules.form_of(group), len(state.durable.index[group]))
         noise = state.peer_groups.averaging[group].noise
@@ -119,18 +135,13 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
         own = holding.held if float(holding.held.weight) > NOTHING_HELD else mass
         far = state.durable.reach(group).refusal(mass, own, noise.scale if noise else 0.0)
         if far is not None:
-            return refuse(*far)
+            return far
     if transfer.signature:
         signed = Signed(share.seq, transfer.total, transfer.signature)
         wrong = _unlike(state, peer, group, "made", signed, channel.taken_weight + share.weight)
         if wrong is not None:
-            return refuse(wrong, f"signature of number {share.seq} and the sum of weights up to it")
-    other.begun = True
-    other.seen_in(share.round, state.now)
-    at_once = not _may_wait(state, group, peer, share)
-    state.write(ShareApplied(group=group, sender=peer, share=share, at_once=at_once, signature=transfer.signature))
-    acknowledge(state, peer, group)
-    return True
+            return wrong, f"signature of number {share.seq} and the sum of weights up to it"
+    return None
 
 
 def _may_wait(state: NodeState, group: str, peer: str, share: NumberedTransfer) -> bool:

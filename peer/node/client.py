@@ -41,7 +41,7 @@ class RoundClient:
         elif consensus_state.pending is None and not consensus.over and consensus.trains:
             self._working, self._trains_since = True, self.state.now
             self.state.effects.append(
-                TrainClient(consensus.applied + 1, consensus_state.client, consensus.in_force()[1], consensus.clients)
+                TrainClient(consensus.applied + 1, consensus_state.client, consensus.in_force.server, consensus.clients)
             )
 
     def trained(self, done: ClientTrained) -> None:
@@ -75,7 +75,7 @@ class RoundClient:
 
     def _settle(self) -> None:
         self._working = True
-        consensus_state, (counted, server) = self.consensus.consensus_state, self.consensus.in_force()
+        consensus_state, (counted, server) = self.consensus.consensus_state, self.consensus.in_force
         pending = consensus_state.pending
         trained = None if pending is None else pending.client
         in_it = pending is not None and counted.get(self.state.me, 0) == pending.round

@@ -17,10 +17,11 @@ from fedpeer.peer.consensus import voting
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.amending import on_signed_contract
 from fedpeer.peer.node.channels import on_ack, on_transfer, resend_open
-from fedpeer.peer.node.handshake import on_contract, on_hello, on_roster
+from fedpeer.peer.node.handshake import on_contract, on_hello
 from fedpeer.peer.node.lifecycle import NodeParts
 from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import on_reminder
+from fedpeer.peer.node.roster_changes import on_roster
 from fedpeer.peer.state.events import MessageReceived
 from fedpeer.peer.state.neighbor import HELLO_MAX
 from fedpeer.peer.wire.messages import (

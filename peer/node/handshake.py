@@ -10,29 +10,23 @@ learns of the other's loss from the new incarnation in the next Hello.
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
-from dataclasses import replace
 
 from fedpeer.config.capacity import weights_in_hello
-from fedpeer.config.contract import contract_digest, differences, differences_text, part
+from fedpeer.config.contract import contract_digest, differences, differences_text, group_digest
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX, fence, memory
-from fedpeer.gossip.proofs import GenerationProof, generation_text
+from fedpeer.gossip.proofs import GenerationProof
 from fedpeer.gossip.transfers import Incoming, Outgoing
-from fedpeer.peer.consensus.voting import read_news
 from fedpeer.peer.node.admission import note_roster
 from fedpeer.peer.node.amending import on_signed_contract
 from fedpeer.peer.node.reminders import is_its_own, own_signature, remind, unproven_reminder
-from fedpeer.peer.state.consensus_places import consensus_places
-from fedpeer.peer.state.entries import Acked, Left, Met, Returned, Revoked
-from fedpeer.peer.state.events import Enrol, MessageReceived
+from fedpeer.peer.state.entries import Acked, Met, Returned
+from fedpeer.peer.state.events import MessageReceived
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.json_text import parse_json
 from fedpeer.peer.wire.messages import ChannelState, Contract, Hello, RosterNews
-from fedpeer.peer.wire.roster import Roster, to_bytes
+from fedpeer.peer.wire.roster import to_bytes
 from fedpeer.peer.wire.signed_contract import BEGINNING, contract_bytes
 from fedpeer.peer.wire.versions import CAPABILITIES
-from fedpeer.slicing.models import SlicingError
-from fedpeer.topology.graphs import TopologyError
 
 
 def greet(state: NodeState) -> None:
@@ -74,7 +68,7 @@ def send_hello(state: NodeState, peer: str, *, answer: bool) -> None:
         )
     weights = {g.id: weight for g in shared if (weight := durable.groups[g.id].before.get(peer, 0.0)) > 0}
     before = weights_in_hello(together, weights)
-    state.others[peer].untold = weights.keys() - before.keys()
+    state.others[peer].unstated = weights.keys() - before.keys()
     state.send(
         peer,
         Hello(
@@ -110,27 +104,65 @@ def _known_generation(state: NodeState, peer: str) -> int:
 
 def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
     """Compare a Hello with what this peer remembers; return whether the two have met by it."""
-    peer, durable = received.sender, state.durable
-    other = state.others[peer]
+    if _refuses(state, received, hello):
+        return False
+    _note_process(state, received, hello)
+    peer, other = received.sender, state.others[received.sender]
+    other.knows_us = other.knows_us or hello.known_generation == state.durable.generation
+    other.seen_in(hello.round, state.now)
+    other.begun, other.capabilities = hello.begun, frozenset(hello.capabilities)
+    note_roster(state, peer, received.incarnation, hello)
+    _agree(state, peer, hello)
+    other.giving |= {channel.group for channel in hello.channels if channel.made}
+    met = other.met
+    if received.to_incarnation == state.durable.incarnation:
+        _note_taken(state, peer, hello)
+        other.before = dict(hello.before)
+        other.met = not hello.left
+        if hello.left:
+            _take_back(state, peer, hello)
+            return False
+    if not hello.answer or not other.met or other.shown:
+        # An answer that does not name our incarnation yet is answered, too; the next one names it, so this ends. The
+        # same holds for the first answer to a Hello that named the other's incarnation before the other's Hello came.
+        other.shown = 0 if other.met else other.shown
+        send_hello(state, peer, answer=hello.answer or other.met)
+    if hello.roster < state.peer_groups.roster.number:
+        news = state.peer_groups.roster
+        state.send(peer, RosterNews(number=news.number, text=to_bytes(news)))
+    if other.met and not met:
+        state.note("info", "met", f"met {peer}", peer=peer)
+    return other.met and not met
+
+
+def _refuses(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
+    """Refuse a Hello that another peer, an earlier process or an earlier incarnation has made; return whether it is."""
+    peer, durable, other = received.sender, state.durable, state.others[received.sender]
     known = durable.met.get(peer, 0)
     if received.to_incarnation > durable.incarnation + INCARNATION_AHEAD_MAX:
         state.refuse("incarnation_jump", peer, f"incarnation {received.to_incarnation} of this peer is too far ahead")
-        return False
+        return True
     if not is_its_own(state, received, hello):
         state.refuse("bad_signature", peer, "its generation and incarnation are not signed by it")
-        return False
+        return True
     remind(state, received, hello)
     if (hello.generation, hello.nonce) < (other.generation, other.nonce):
         state.refuse("duplicate_peer", peer, f"generation {hello.generation}, but {other.generation} is known")
         send_hello(state, peer, answer=True)
-        return False
+        return True
     if known and (code := fence(received.incarnation, known)) is not None:
         state.refuse(code, peer, f"incarnation {received.incarnation}, but {known} is known")
         send_hello(state, peer, answer=True)
-        return False
+        return True
     if (more := unproven_reminder(state, received, hello)) is not None:
         state.refuse("unproven", peer, more)  # until it shows our own signature, the two have not met
-        return False
+        return True
+    return False
+
+
+def _note_process(state: NodeState, received: MessageReceived, hello: Hello) -> None:
+    """Note the process and the incarnation that a peer states in a Hello; a new incarnation is made durable."""
+    peer, other, known = received.sender, state.others[received.sender], state.durable.met.get(received.sender, 0)
     if (hello.generation, hello.nonce) > (other.generation, other.nonce):
         other.met, other.generation, other.nonce = False, hello.generation, hello.nonce
     if hello.signature:
@@ -150,34 +182,14 @@ def on_hello(state: NodeState, received: MessageReceived, hello: Hello) -> bool:
             )
         )
         other.reminded = False
-    other.knows_us = other.knows_us or hello.known_generation == durable.generation
-    other.seen_in(hello.round, state.now)
-    other.begun, other.capabilities = hello.begun, frozenset(hello.capabilities)
-    note_roster(state, peer, received.incarnation, hello)
-    _agree(state, peer, hello)
-    other.giving |= {channel.group for channel in hello.channels if channel.made}
-    met = other.met
-    if received.to_incarnation == durable.incarnation:
-        for channel in hello.channels:
-            holding = durable.groups.get(channel.group)
-            if holding and peer in holding.out and channel.taken > holding.out[peer].acked:
-                state.write(Acked(group=channel.group, peer=peer, taken=channel.taken))
-        other.before = dict(hello.before)
-        other.met = not hello.left
-    if hello.left and received.to_incarnation == durable.incarnation:
-        _take_back(state, peer, hello)
-        return False
-    if not hello.answer or not other.met or other.shown:
-        # An answer that does not name our incarnation yet is answered, too; the next one names it, so this ends. The
-        # same holds for the first answer to a Hello that named the other's incarnation before the other's Hello came.
-        other.shown = 0 if other.met else other.shown
-        send_hello(state, peer, answer=hello.answer or other.met)
-    if hello.roster < state.peer_groups.roster.number:
-        news = state.peer_groups.roster
-        state.send(peer, RosterNews(number=news.number, text=to_bytes(news)))
-    if other.met and not met:
-        state.note("info", "met", f"met {peer}", peer=peer)
-    return other.met and not met
+
+
+def _note_taken(state: NodeState, peer: str, hello: Hello) -> None:
+    """Close the transfers that a peer has taken, by its Hello."""
+    for channel in hello.channels:
+        holding = state.durable.groups.get(channel.group)
+        if holding and peer in holding.out and channel.taken > holding.out[peer].acked:
+            state.write(Acked(group=channel.group, peer=peer, taken=channel.taken))
 
 
 def _shared_consensus_groups(state: NodeState, peer: str) -> tuple[str, ...]:
@@ -232,10 +244,11 @@ def _agreed(state: NodeState, peer: str, group: str) -> bool:
         return False
     if contract == state.setup.contract:
         return True
+    if contract_digest(other.contract) != contract:
+        return False
+    theirs, mine = parse_json(other.contract), json.loads(state.setup.held.text)
     served = state.setup.served
-    return contract_digest(other.contract) == contract and part(
-        parse_json(other.contract), group, served=served
-    ) == part(json.loads(state.setup.held.text), group, served=served)
+    return group_digest(theirs, group, served=served) == group_digest(mine, group, served=served)
 
 
 def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
@@ -265,84 +278,3 @@ def on_contract(state: NodeState, peer: str, contract: Contract) -> None:
             peer,
             f"the federation files differ: {differences_text(differences(json.loads(mine), theirs))}",
         )
-
-
-def on_roster(state: NodeState, peer: str, news: RosterNews) -> Roster | None:
-    """Return the roster that a peer passes on, if it is a later one by the same authority.
-
-    The sender has checked its own roster, so it is charged for another authority's, or another number than stated.
-    """
-    return read_news(state, peer, news) if news.number > state.peer_groups.roster.number else None
-
-
-def close_books(state: NodeState, anew: Collection[str] = ()) -> None:
-    """Close the channels with revoked peers: open transfers come back, mass that they have is written off by name.
-
-    The same holds for peers that were admitted again with another key: those in `anew` and, if this peer was away
-    meanwhile, peers whose stored signature is not by their present key.
-
-    Nobody can know which open transfers a revoked peer has taken, since it is no longer asked. All of them come back,
-    so that mass is conserved among the remaining peers; shares that came from it stay, including those that wait.
-    """
-    durable = state.durable
-    known = {p for holding in durable.groups.values() for p in (*holding.out, *holding.into)} | set(durable.met)
-    for peer in sorted(p for p in known if p in anew or p not in state.peer_groups.peers or _rekeyed(state, p)):
-        before = {group: durable.groups[group] for group in durable.exchanged_with(peer)}
-        state.write(Revoked(peer=peer))
-        for group, holding in before.items():
-            after, channel = durable.groups[group], holding.out.get(peer, Outgoing())
-            lost = after.written_off - holding.written_off
-            back = channel.weight_until(channel.made) - channel.acked_weight
-            had = f"weight {lost:.3g} that it had" if lost >= 0 else f"weight {-lost:.3g} that it gave stays, so less"
-            text = f'{peer} is revoked: in "{group}" {had} is written off, and {back:.3g} under way to it comes back'
-            state.note("warning", "written_off", text, group=group, peer=peer, lost=lost)
-
-
-def _rekeyed(state: NodeState, peer: str) -> bool:
-    """Return whether this peer was met when it had another key."""
-    number, nonce, signature = state.durable.met_as.get(peer, (0, 0, b""))
-    if not signature:
-        return False
-    numbers = state.durable.met[peer], number, nonce
-    return not state.verify(peer, generation_text(state.peer_groups.roster.federation_id, peer, *numbers), signature)
-
-
-def adopt_roster(state: NodeState, roster: Roster) -> None:
-    """Adopt a later roster: greet new peers, forget revoked ones, and take the groups that follow from it."""
-    before, known = set(state.peer_groups.peers), state.peer_groups.roster.by_id
-    keys = {peer: entry.key for peer, entry in known.items()}
-    anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != state.me}
-    if state.me not in roster.by_id:
-        state.write(Left())  # the others close their channels with it; if it is admitted again, it joins late
-        state.effects.append(Enrol(roster))
-        state.note("error", "put_out", f"{state.me} is no longer in roster {roster.number}")
-        state.stop(2, f"{state.me} was revoked by roster {roster.number}")
-        return
-    try:
-        state.goes_by(state.setup.peer_groups_of(roster))
-    except (SlicingError, TopologyError) as error:
-        # The file's partial models or edges do not fit the remaining peers, which keep their groups under the roster.
-        state.note("error", "roster", f"the groups stay as they are: {error}")
-        state.peer_groups = replace(state.peer_groups, roster=roster)
-    state.membership.set_roster([peer for peer in state.peer_groups.peers if peer not in anew])
-    state.membership.set_roster(state.peer_groups.peers)
-    close_books(state, anew)
-    state.effects.append(Enrol(roster))
-    for group, weight in state.durable.regrouped({g.id: g.index_D for g in state.peer_groups.groups.values()}).items():
-        state.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)
-    if state.peer_groups.consensus_by_group or state.durable.consensus_states:
-        state.durable.seated(
-            *consensus_places(state.peer_groups, b"")
-        )  # the consensus group of a server's clients is there already
-    state.snapshot()
-    gone, new = sorted(before - set(state.peer_groups.peers)), sorted(set(state.peer_groups.peers) - before)
-    moved = [each.id for each in roster.entries if each.id in known and each.address != known[each.id].address]
-    kinds = {"is new": new, "is revoked": gone, "has another key": sorted(anew), "has another address": sorted(moved)}
-    changes = ", ".join(f"{peer} {change}" for change, peers in kinds.items() for peer in peers)
-    text = f"roster {roster.number}: {changes or 'the same peers'}"
-    state.note("info", "roster", text, number=roster.number)
-    for peer in [*gone, *anew]:
-        state.others.forget(peer)
-    for peer, other in state.others.items():
-        other.greet_soon(state.now)
-        state.send(peer, RosterNews(number=roster.number, text=to_bytes(roster)))

@@ -138,43 +138,14 @@ def join_late(work: NodeParts) -> None:
 
     So this peer does not begin with the value of the first member that it meets, which may lie, while others are there.
     After a while two values are enough.
-
-    The peer takes over the median of each coordinate. With two values its own is the third, so that neither of the two
-    alone moves it beyond the range between the other and its own; a single value is taken as it is.
     """
-    state, lifecycle = work.state, work.lifecycle
-    over, enough = (state.waited() >= state.setup.ticks(seconds) for seconds in (JOIN_S, _MORE_S))
-    complete = True
+    state = work.state
+    complete = _means_there(state) or not finished_without(state)
     for group in state.durable.groups:
-        asked = [
-            p for p in state.peer_groups.groups[group].members
-            if p != state.me and state.membership.status(p) != "left"
-            and state.others.listens(p) and (group, p) not in lifecycle.doubted
-        ]  # fmt: skip
-        givers = [p for p in asked if state.others.available(p, group) and state.others.begun(p)][:_ASKED_FOR_VALUE]
-        got = lifecycle.values.setdefault(group, {})
-        for peer in givers:
-            options = lifecycle.asked_at.get((group, peer))
-            if peer not in got and (options is None or state.now - options >= work.repeats.wait(peer)):
-                lifecycle.asked_at[group, peer] = state.now
-                state.send(peer, ValueRequest(group=group))
-        wanted = max(1, min(_VALUES_MIN, len(asked)))
-        missing = [peer for peer in givers if peer not in got]
-        complete &= len(givers) >= wanted and (not missing or (enough and len(got) >= wanted))
-    complete &= _means_there(state) or not finished_without(state)
-    if not complete and not over:
+        complete &= _ask_for_values(work, group)
+    if not complete and state.waited() < state.setup.ticks(JOIN_S):
         return
-    for group, got in lifecycle.values.items():
-        if got:
-            values = [*got.values()]
-            if len(values) % 2 == 0:
-                values.append(state.durable.x_n[state.durable.index[group]].to(values[0].dtype))
-            state.write(
-                Adopted(group=group, value_D=_in_place_of_its_own(state, group, torch.stack(values).median(0).values))
-            )
-    taken = ", ".join(sorted(group for group, got in lifecycle.values.items() if got)) or "nobody"
-    lifecycle.values.clear()
-    lifecycle.doubted.clear()
+    taken = _adopt_values(state, work.lifecycle)
     if finished_without(state):  # nobody is left to average with, so these values are the result
         text = f"behind: goes from round {state.durable.round} to the end with the values of {taken}"
         state.note("info", "caught_up", text, round=state.durable.round)
@@ -186,6 +157,46 @@ def join_late(work: NodeParts) -> None:
     state.enter("learning")
     work.begin(round)
     state.advertise()
+
+
+def _ask_for_values(work: NodeParts, group: str) -> bool:
+    """Ask the members of a group for its value where that is due; return whether enough values have arrived."""
+    state, lifecycle = work.state, work.lifecycle
+    asked = [
+        p for p in state.peer_groups.groups[group].members
+        if p != state.me and state.membership.status(p) != "left"
+        and state.others.listens(p) and (group, p) not in lifecycle.doubted
+    ]  # fmt: skip
+    givers = [p for p in asked if state.others.available(p, group) and state.others.begun(p)][:_ASKED_FOR_VALUE]
+    got = lifecycle.values.setdefault(group, {})
+    missing = [peer for peer in givers if peer not in got]
+    for peer in missing:
+        asked_at = lifecycle.asked_at.get((group, peer))
+        if asked_at is None or state.now - asked_at >= work.repeats.wait(peer):
+            lifecycle.asked_at[group, peer] = state.now
+            state.send(peer, ValueRequest(group=group))
+    wanted = max(1, min(_VALUES_MIN, len(asked)))
+    enough = len(got) >= wanted and state.waited() >= state.setup.ticks(_MORE_S)
+    return len(givers) >= wanted and (not missing or enough)
+
+
+def _adopt_values(state: NodeState, lifecycle: Lifecycle) -> str:
+    """Take over the values that have arrived; return the names of their groups.
+
+    A value is the median of each coordinate. With two values this peer's own is the third, so that neither of the two
+    alone moves it beyond the range between the other and its own; a single value is taken as it is.
+    """
+    for group, got in lifecycle.values.items():
+        if got:
+            values = [*got.values()]
+            if len(values) % 2 == 0:
+                values.append(state.durable.x_n[state.durable.index[group]].to(values[0].dtype))
+            value_D = _in_place_of_its_own(state, group, torch.stack(values).median(0).values)
+            state.write(Adopted(group=group, value_D=value_D))
+    taken = ", ".join(sorted(group for group, got in lifecycle.values.items() if got)) or "nobody"
+    lifecycle.values.clear()
+    lifecycle.doubted.clear()
+    return taken
 
 
 def _means_there(state: NodeState) -> bool:
@@ -255,41 +266,15 @@ def leave_federation(work: NodeParts) -> None:
     """Hand everything over in equal parts to the available members; write off what nobody takes in time."""
     state, durable, lifecycle = work.state, work.state.durable, work.lifecycle
     if durable.left:
-        waited = state.now - lifecycle.gone_at
-        if waited >= FAREWELL_TICKS:
-            became = "what nobody took is written off" if lifecycle.lost else "what was held is handed over"
-            state.stop(0, f"left; {became}")
-        elif waited >= lifecycle.farewells * FAREWELL_EVERY:
-            lifecycle.farewells += 1
-            for peer in sorted(state.group_peers):
-                send_hello(state, peer, answer=True)
+        _say_farewell(state, lifecycle)
         return
     over = state.waited() >= state.setup.ticks(_LEAVE_S)
-    for group, holding in durable.groups.items():
-        there = [
-            p for p in state.peer_groups.groups[group].members if p != state.me and state.others.available(p, group)
-        ]
-        idle = tuple(p for p in there if not resting(holding.out.get(p, Outgoing())))
-        if holding.weight > NOTHING_HELD and idle and not over:
-            round, exchange = holding.at
-            noise = state.peer_groups.averaging[group].noise
-            masked_to = holding.masked_to if round == durable.round else frozenset()
-            shares: RealShares | MaskedShares
-            if noise is not None and not NoisePhase(noise.pushes, masked_to).among(idle).lifted:
-                free, fraction = fitting(state, group, idle, 1 / (len(idle) + 1))
-                shares = state.masked_shares(group, durable.round, exchange, fraction, noise.scale)
-            else:
-                free, fraction = fitting(state, group, idle, 1 / len(idle))
-                shares = RealShares(fraction, whole=True)
-            if not free:  # each member has as much as it may have from this peer, until it gives some back
-                continue
-            at = max(round, durable.round)
-            opened = Opened(group=group, round=at, exchange=exchange, to=free, expect=(), shares=shares)
-            ship(state, work.repeats, group, state.write(opened))
-    open_ = any(channel.open for holding in durable.groups.values() for channel in holding.out.values())
-    held = {group: holding.weight for group, holding in durable.groups.items() if holding.weight > NOTHING_HELD}
-    if (open_ or held) and not over:
-        return
+    if not over:
+        for group in durable.groups:
+            _hand_over(work, group)
+        held = any(holding.weight > NOTHING_HELD for holding in durable.groups.values())
+        if held or any(channel.open for holding in durable.groups.values() for channel in holding.out.values()):
+            return
     for group, holding in durable.groups.items():
         lost = holding.weight + sum(share.weight for channel in holding.out.values() for share in channel.open)
         if lost > NOTHING_HELD:
@@ -299,3 +284,42 @@ def leave_federation(work: NodeParts) -> None:
     state.write(Left())
     state.snapshot()
     lifecycle.gone_at = state.now
+
+
+def _say_farewell(state: NodeState, lifecycle: Lifecycle) -> None:
+    """Announce for a while that this peer has left, and then stop."""
+    waited = state.now - lifecycle.gone_at
+    if waited >= FAREWELL_TICKS:
+        became = "what nobody took is written off" if lifecycle.lost else "what was held is handed over"
+        state.stop(0, f"left; {became}")
+    elif waited >= lifecycle.farewells * FAREWELL_EVERY:
+        lifecycle.farewells += 1
+        for peer in sorted(state.group_peers):
+            send_hello(state, peer, answer=True)
+
+
+def _hand_over(work: NodeParts, group: str) -> None:
+    """Give all that is held of a group to its available members, as far as they may take it now."""
+    state, holding = work.state, work.state.durable.groups[group]
+    members = state.peer_groups.groups[group].members
+    idle = tuple(
+        p
+        for p in members
+        if p != state.me and state.others.available(p, group) and not resting(holding.out.get(p, Outgoing()))
+    )
+    if holding.weight <= NOTHING_HELD or not idle:
+        return
+    round, exchange = holding.at
+    noise = state.peer_groups.averaging[group].noise
+    masked_to = holding.masked_to if round == state.durable.round else frozenset()
+    shares: RealShares | MaskedShares
+    if noise is not None and not NoisePhase(noise.pushes, masked_to).among(idle).lifted:
+        free, fraction = fitting(state, group, idle, 1 / (len(idle) + 1))
+        shares = state.masked_shares(group, state.durable.round, exchange, fraction, noise.scale)
+    else:
+        free, fraction = fitting(state, group, idle, 1 / len(idle))
+        shares = RealShares(fraction, whole=True)
+    if free:  # none is, while each member has as much as it may have from this peer until it gives some back
+        at = max(round, state.durable.round)
+        opened = Opened(group=group, round=at, exchange=exchange, to=free, expect=(), shares=shares)
+        ship(state, work.repeats, group, state.write(opened))

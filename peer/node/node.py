@@ -4,7 +4,7 @@ It has no socket, file, clock or thread, and draws random numbers only from a ge
 process, a simulated one and a test run the same code. What must survive is in the `DurableState`; each change of it is
 persisted before any message that follows from it is sent. The rest may be forgotten: `NodeState`, and the parts beside
 it for messages (`dispatch.py`), handshakes (`handshake.py`), transfers (`channels.py`), rounds (`rounds.py`),
-membership (`membership_effects.py`), and arrival and departure (`lifecycle.py`).
+membership (`membership_effects.py`), later rosters (`roster_changes.py`), and arrival and departure (`lifecycle.py`).
 
 A step takes the event in and then goes on as far as it can. The phases of a node and their transitions are one table:
 `peer/state/phases.py`.
@@ -29,11 +29,12 @@ from fedpeer.peer.node.channels import retransmit
 from fedpeer.peer.node.client import RoundClient
 from fedpeer.peer.node.dispatch import Dispatch
 from fedpeer.peer.node.group_averager import GroupAverager
-from fedpeer.peer.node.handshake import adopt_roster, close_books, greet
+from fedpeer.peer.node.handshake import greet
 from fedpeer.peer.node.lifecycle import Lifecycle, NodeParts, await_others, join_late, leave_federation, linger
 from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import begin_incarnation
 from fedpeer.peer.node.retransmission import Retransmissions
+from fedpeer.peer.node.roster_changes import adopt_roster, close_books
 from fedpeer.peer.node.rounds import (
     RoundProgress,
     average,
@@ -247,20 +248,7 @@ class Node:
                 if round_trained(state, self.rounds, event):
                     self.averager.keep_means()
             case Evaluated():
-                state.evaluating = max(0, state.evaluating - 1)
-                state.advertise(event.score)
-                text = f"round {event.round}: score {event.score:.4f}, loss {event.loss:.4f}"
-                fields: dict[str, object] = {"round": event.round, "score": event.score, "loss": event.loss}
-                if event.server is not None:
-                    text += f"; the server's model: score {event.server[0]:.4f}, loss {event.server[1]:.4f}"
-                    fields |= {"server_score": event.server[0], "server_loss": event.server[1]}
-                if event.validation is not None:
-                    text += f"; validation: score {event.validation[0]:.4f}, loss {event.validation[1]:.4f}"
-                    fields |= {"validation_score": event.validation[0], "validation_loss": event.validation[1]}
-                if event.metrics:
-                    text += "".join(f", {name} {value:.4f}" for name, value in event.metrics.items())
-                    fields["metrics"] = dict(event.metrics)
-                state.note("info", "evaluated", text, **fields)
+                self._on_evaluated(event)
             case ClientTrained() | UpdatesAggregated() | RoundFinished():
                 self._on_round_work(event)
             case Rejection():
@@ -277,7 +265,7 @@ class Node:
             case NewContract():
                 take_over(state, event.contract)
             case OperatorCommand():
-                self._asked(event.what)
+                self._on_command(event.what)
             case _:
                 assert_never(event)
         self._proceed()
@@ -352,7 +340,7 @@ class Node:
         self.averager.take_over()
         begin_round(self.state, self.rounds, self.averager.first_round(round))
 
-    def _asked(self, what: str) -> None:
+    def _on_command(self, what: str) -> None:
         state = self.state
         if what == "pause":
             state.snapshot()
@@ -437,6 +425,24 @@ class Node:
             over = state.waited() >= patience
             self._reacquainted = over or not expected
         return not self._reacquainted
+
+    def _on_evaluated(self, event: Evaluated) -> None:
+        """State this peer's newest score to the others, and note all results."""
+        state = self.state
+        state.evaluating = max(0, state.evaluating - 1)
+        state.advertise(event.score)
+        text = f"round {event.round}: score {event.score:.4f}, loss {event.loss:.4f}"
+        fields: dict[str, object] = {"round": event.round, "score": event.score, "loss": event.loss}
+        if event.server is not None:
+            text += f"; the server's model: score {event.server[0]:.4f}, loss {event.server[1]:.4f}"
+            fields |= {"server_score": event.server[0], "server_loss": event.server[1]}
+        if event.validation is not None:
+            text += f"; validation: score {event.validation[0]:.4f}, loss {event.validation[1]:.4f}"
+            fields |= {"validation_score": event.validation[0], "validation_loss": event.validation[1]}
+        if event.metrics:
+            text += "".join(f", {name} {value:.4f}" for name, value in event.metrics.items())
+            fields["metrics"] = dict(event.metrics)
+        state.note("info", "evaluated", text, **fields)
 
     def _on_round_work(self, event: ClientTrained | UpdatesAggregated | RoundFinished) -> None:
         if isinstance(event, UpdatesAggregated):

@@ -29,7 +29,7 @@ from fedpeer.peer.wire.messages import ChannelState, Hello, Reminder
 from fedpeer.rejection import Rejection
 
 #: Most channels in a reminder; one is enough to find out.
-_LANES_MAX = 2
+_PROOFS_MAX = 2
 
 # ------------------------------------------------------------------------------------------------------------- to sign
 
@@ -126,7 +126,7 @@ def _channels(state: NodeState, received: MessageReceived, hello: Hello) -> tupl
                 found.append(_proof(channel.group, "made", made))
             if taken is not None and _less(channel.taken, channel.taken_weight, taken):
                 found.append(_proof(channel.group, "taken", taken))
-    return tuple(found[:_LANES_MAX])
+    return tuple(found[:_PROOFS_MAX])
 
 
 def _less(number: int, weight: float, signed: Signed) -> bool:

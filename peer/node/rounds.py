@@ -11,8 +11,10 @@ that the other peers are in.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from torch import Tensor
 
@@ -32,7 +34,7 @@ from fedpeer.peer.node.skew import (
     left_behind,
     may_begin,
     mutual,
-    on_ones_word,
+    relies_on_one_peer,
 )
 from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained, MaskedShares, NoShares, Opened, RealShares
@@ -61,42 +63,55 @@ QUIET_TRAININGS = 8
 
 
 @dataclass
+class GroupProgress:
+    """Progress of a peer in the averaging of one group, beside what is durable.
+
+    opened_at    tick at which its exchange was opened; None: none is open
+    silent       neighbors whose share did not arrive, and the tick since which it was expected; until they have
+                 acknowledged our share and been heard
+    unheard      neighbors whose share did not arrive within a deadline, and the tick since which they have to be heard:
+                 half a deadline before the end of that wait
+    further      neighbors in a later round that gave no share of an exchange, and the place of their last share; until
+                 another share comes, or this peer catches up
+    skipped      neighbors that could not be reached when the exchange was opened, and got no share yet
+    missed       members that an averaging went on without, until an averaging with them begins; only for
+                 event-triggered averaging
+    pushed_at    tick of its last push; None: none yet
+    pushed_D     its estimate at its last push, and `trainings`, the number since; event-triggered only
+    astray       whether it was logged that far too little or too much weight is held here
+    """
+
+    opened_at: int | None = None
+    silent: dict[str, int] = field(default_factory=dict)
+    unheard: dict[str, int] = field(default_factory=dict)
+    further: dict[str, tuple[int, int]] = field(default_factory=dict)
+    skipped: set[str] = field(default_factory=set)
+    missed: set[str] = field(default_factory=set)
+    pushed_at: int | None = None
+    pushed_D: Tensor | None = None
+    trainings: int = 0
+    astray: bool = False
+
+
+@dataclass
 class RoundProgress:
     """Progress of a peer in its rounds, beside what is durable.
 
-    opened_at    by group, tick at which its exchange was opened
+    groups       progress by group
     late         members that this round goes on without, and since which tick; the next rounds also go on without a
                  member until something comes from it
-    silent       by group, neighbors whose share did not arrive, and the tick since which it was expected; until they
-                 have acknowledged our share and been heard
-    unheard      by group, neighbors whose share did not arrive within a deadline, and the tick since which they have to
-                 be heard: half a deadline before the end of that wait
-    further      by group, neighbors in a later round that gave no share of an exchange, and the place of their last
-                 share; until another share comes, or this peer catches up
-    skipped      by group, neighbors that could not be reached when the exchange was opened, and got no share yet
-    missed       by group, members that an averaging went on without, until an averaging with them begins; only for
-                 event-triggered averaging
-    pushed_at    by group, tick of its last push; `news`: groups with something that was not pushed yet
-    pushed_D     by group, its estimate at its last push, and the number of trainings since; event-triggered only
+    news         groups with something that was not pushed yet
     training     a `Train` is under way
     disagreement by group, distance to the furthest neighbor relative to the own norm, in the last averaging
     alone        trainings beyond the first in this round, taken because no peer answers
     alone_since  tick of running time at which the peer found itself alone; None: it is not
     trained_at   tick of running time at which this round's training was over; None: it is not
     alone_noted, stalled_noted   whether it was logged that the peer is alone, and that the round has stalled
-    astray       groups for which it was logged that far too little or too much weight is held here
     """
 
-    opened_at: dict[str, int] = field(default_factory=dict)
+    groups: defaultdict[str, GroupProgress] = field(default_factory=lambda: defaultdict(GroupProgress))
     late: dict[str, int] = field(default_factory=dict)
-    silent: dict[str, dict[str, int]] = field(default_factory=dict)
-    unheard: dict[str, dict[str, int]] = field(default_factory=dict)
-    further: dict[str, dict[str, tuple[int, int]]] = field(default_factory=dict)
-    skipped: dict[str, set[str]] = field(default_factory=dict)
-    missed: dict[str, set[str]] = field(default_factory=dict)
-    pushed_at: dict[str, int] = field(default_factory=dict)
     news: set[str] = field(default_factory=set)
-    pushed_D: dict[str, tuple[Tensor, int]] = field(default_factory=dict)
     training: bool = False
     disagreement: dict[str, float] = field(default_factory=dict)
     alone: int = 0
@@ -104,7 +119,6 @@ class RoundProgress:
     alone_noted: bool = False
     trained_at: int | None = None
     stalled_noted: bool = False
-    astray: set[str] = field(default_factory=set)
 
     def alone_for(self, state: NodeState) -> int:
         """Return the ticks for which this peer has been alone in its round; 0 if it is not, or only for a moment."""
@@ -161,11 +175,9 @@ def _watch_weights(state: NodeState, rounds: RoundProgress, weights: Mapping[str
     for group, weight in weights.items():
         if _begins_with(state, group) is not None:  # each averaging starts with the right weight
             continue
-        part = weight / start_weight
-        if WEIGHT_LEAST <= part <= WEIGHT_MOST:
-            rounds.astray.discard(group)
-        elif group not in rounds.astray:
-            rounds.astray.add(group)
+        part, progress = weight / start_weight, rounds.groups[group]
+        noted, progress.astray = progress.astray, not WEIGHT_LEAST <= part <= WEIGHT_MOST
+        if progress.astray and not noted:
             text = f'the weight held in "{group}" is {part:.3g} times the start weight'
             state.note("warning", "weight_astray", text, group=group, weight=weight)
 
@@ -206,7 +218,7 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
     next_round = state.durable.round + 1
     if may_begin(state, next_round):
         rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
-        if on_ones_word(state, next_round) and state.ran - rounds.trained_at < state.longest_deadline:
+        if relies_on_one_peer(state, next_round) and state.ran - rounds.trained_at < state.longest_deadline:
             return True
         if rounds.alone_noted:
             state.note(
@@ -251,12 +263,13 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> bo
         state.advertise()
         # The others count on this peer in the round that it names. So it waits for acknowledgements still missing from
         # its time alone as for any others; otherwise it would finish that round before the others begin it.
-        rounds.silent.clear()
-        rounds.further.clear()
+        for progress in rounds.groups.values():
+            progress.silent, progress.further = {}, {}
         _forgive_late(state, rounds)  # they were late in the round that it leaves
     rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
     rounds.news |= set(state.durable.groups)
-    rounds.pushed_D = {group: (before_D, count + 1) for group, (before_D, count) in rounds.pushed_D.items()}
+    for progress in rounds.groups.values():
+        progress.trainings += 1
     return True
 
 
@@ -293,29 +306,35 @@ def _average(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, 
                 return False
             continue
         _give_late(state, rounds, repeats, group)
-        missing = [peer for peer in holding.missing if _awaited(state, rounds, group, peer)]
-        if missing and not _overdue(state, rounds, group, missing):
+        awaited = [peer for peer in holding.missing if _awaited(state, rounds, group, peer)]
+        if awaited and not _overdue(state, rounds, group, awaited):
             return False
-        if missing:
-            rounds.late.update(dict.fromkeys(missing, state.now))
-        gone = holding.missing
-        if gone:
-            rounds.missed.setdefault(group, set()).update(gone)
-            why = "after the deadline" if missing else "which are gone or ahead"
-            text = f'went on without {", ".join(gone)} in "{group}", exchange {at[1] + 1} of round {round}, {why}'
-            state.note(
-                "info" if missing else "debug", "went_on_without", text, group=group, without=list(gone), round=round
-            )
-        _measure(state, rounds, group, last=at[1] + 1 == policy.exchanges)
-        state.write(Closed(group=group, without=gone))
-        since = rounds.opened_at.pop(group, state.now)
-        # A peer that is past this exchange is not silent: it waits for our share of the one that it is in.
-        silent = [peer for peer in gone if not _is_past(holding, peer)]
-        rounds.silent[group] = dict.fromkeys(silent, since) | rounds.silent.get(group, {})
-        lately = state.now - state.deadline(group, _HEARD_PARTS)
-        rounds.unheard.setdefault(group, {}).update((peer, lately) for peer in silent if peer in missing)
-        further = (peer for peer in silent if peer in state.others and state.others.round_of(peer) > round)
-        rounds.further.setdefault(group, {}).update((peer, _last_place(holding, peer)) for peer in further)
+        _close(state, rounds, group, awaited)
+
+
+def _close(state: NodeState, rounds: RoundProgress, group: str, overdue: Sequence[str]) -> None:
+    """End the open exchange, without the members whose share is missing; of these, the `overdue` ones are late."""
+    holding, policy, progress = state.durable.groups[group], state.peer_groups.averaging[group], rounds.groups[group]
+    round, exchange = holding.at
+    rounds.late.update(dict.fromkeys(overdue, state.now))
+    gone = holding.missing
+    if gone:
+        progress.missed.update(gone)
+        why = "after the deadline" if overdue else "which are gone or ahead"
+        text = f'went on without {", ".join(gone)} in "{group}", exchange {exchange + 1} of round {round}, {why}'
+        level: Literal["info", "debug"] = "info" if overdue else "debug"
+        state.note(level, "went_on_without", text, group=group, without=list(gone), round=round)
+    _measure(state, rounds, group, last=exchange + 1 == policy.exchanges)
+    state.write(Closed(group=group, without=gone))
+    since = state.now if progress.opened_at is None else progress.opened_at
+    progress.opened_at = None
+    # A peer that is past this exchange is not silent: it waits for our share of the one that it is in.
+    silent = [peer for peer in gone if not _is_past(holding, peer)]
+    progress.silent = dict.fromkeys(silent, since) | progress.silent
+    lately = state.now - state.deadline(group, _HEARD_PARTS)
+    progress.unheard.update((peer, lately) for peer in silent if peer in overdue)
+    further = (peer for peer in silent if peer in state.others and state.others.round_of(peer) > round)
+    progress.further.update((peer, _last_place(holding, peer)) for peer in further)
 
 
 def _awaited(state: NodeState, rounds: RoundProgress, group: str, peer: str) -> bool:
@@ -356,7 +375,8 @@ def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequen
     The wait starts again whenever a peer of `behind` that is in an earlier round reaches its next one: a peer that was
     alone for a while is ahead of all others, and would stay ahead forever if it went on at every deadline.
     """
-    since = rounds.opened_at.setdefault(group, state.now)
+    progress = rounds.groups[group]
+    since = progress.opened_at = state.now if progress.opened_at is None else progress.opened_at
     others = (state.others[peer] for peer in behind)
     since = max([since, *(other.round_at for other in others if other.round < state.durable.round)])
     return state.now - since >= state.deadline(group, parts)
@@ -364,20 +384,20 @@ def _overdue(state: NodeState, rounds: RoundProgress, group: str, behind: Sequen
 
 def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, group: str, exchange: int) -> bool:
     """Begin an exchange if the channels are free, after a short wait for acknowledgements; return whether it began."""
-    round, holding = state.durable.round, state.durable.groups[group]
+    round, holding, progress = state.durable.round, state.durable.groups[group], rounds.groups[group]
     policy = expected_averaging(state, group)
     plan = _turn(state, policy, exchange)
     anew = _begins_with(state, group)
     # If averagings start with a weight of their own, a peer is exhausted for at most one of them; and if weights differ
     # widely, a peer with a large start weight comes down to the mean, which may be a small part of that.
     start_weight, both_ways = state.durable.rules.start_weight, mutual(state, group)
-    tired = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
-    beyond = _beyond(state, rounds, group, {*plan.to, *plan.expect})
-    absent = _absent(state, group, beyond) if policy.drift is not None and exchange == 0 else None
+    drained = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
+    excluded = _excluded(state, rounds, group, {*plan.to, *plan.expect})
+    absent = _absent(state, group, excluded) if policy.drift is not None and exchange == 0 else None
     # A peer that is back may be far away although nobody has moved: each side averaged without the other.
-    back = absent is not None and bool(rounds.missed.get(group, set()) & {*policy.overlay.members} - absent)
-    inactive = policy.drift is not None and (tired or not (back or _awake(holding, exchange, policy.drift)))
-    channels = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in beyond and (inactive or not tired)}
+    back = absent is not None and bool(progress.missed & {*policy.overlay.members} - absent)
+    inactive = policy.drift is not None and (drained or not (back or _is_active(holding, exchange, policy.drift)))
+    channels = {p: holding.out.get(p, Outgoing()) for p in plan.to if p not in excluded and (inactive or not drained)}
     # An acknowledgement may still be under way: a neighbor skipped for that would be left waiting, and the average
     # would differ from that of the mixing matrices.
     slow = [peer for peer, channel in channels.items() if resting(channel) and peer not in rounds.late]
@@ -389,23 +409,21 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     if not inactive:
         to, fraction = fitting(state, group, to, fraction, anew if exchange == 0 else None)
     # A neighbor that gets no share does not give one in return, so nobody waits for it.
-    expect = tuple(peer for peer in plan.expect if not (peer in beyond and both_ways))
-    cut = _silent(state, rounds, group)
+    expect = tuple(peer for peer in plan.expect if not (peer in excluded and both_ways))
     opened = Opened(
         group=group,
         round=round,
         exchange=exchange,
         to=to,
         expect=expect,
-        shares=NoShares() if inactive else _shares(state, policy, group, exchange, fraction, cut),
+        shares=NoShares() if inactive else _shares(state, rounds, group, exchange, fraction),
         start_weight=anew if exchange == 0 else None,
     )
-    if absent is not None and not tired:
-        rounds.missed[group] = absent
-    rounds.opened_at[group] = state.now
-    rounds.skipped[group] = (
-        {*_turn(state, state.peer_groups.averaging[group], exchange).to} - {*channels} if not tired else set()
-    )
+    if absent is not None and not drained:
+        progress.missed = absent
+    progress.opened_at = state.now
+    unrepaired = _turn(state, state.peer_groups.averaging[group], exchange)
+    progress.skipped = set() if drained else {*unrepaired.to} - {*channels}
     ship(state, repeats, group, state.write(opened))
     return True
 
@@ -416,28 +434,28 @@ def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions
     Such a neighbor may wait for a share of this exchange or of an earlier one. Without a share of this exchange it
     would wait for a whole deadline, and this peer would wait for it in a later exchange.
     """
-    if not rounds.skipped.get(group):
+    skipped = rounds.groups[group].skipped
+    if not skipped:
         return
     holding, policy = state.durable.groups[group], expected_averaging(state, group)
-    there = {peer for peer in rounds.skipped[group] if state.others.expected(peer, group)}
-    beyond = _beyond(state, rounds, group, there)
-    free = [p for p in sorted(there - beyond) if not resting(holding.out.get(p, Outgoing()))]
+    there = {peer for peer in skipped if state.others.expected(peer, group)}
+    excluded = _excluded(state, rounds, group, there)
+    free = [p for p in sorted(there - excluded) if not resting(holding.out.get(p, Outgoing()))]
     if not free:
         return
     exchange, inactive = holding.at[1], policy.drift is not None and not holding.active
     to, fraction = tuple(free), min(_turn(state, policy, exchange).fraction, 1 / (len(free) + 1))
     if not inactive:
         to, fraction = fitting(state, group, to, fraction)
-    cut = _silent(state, rounds, group)
     opened = Opened(
         group=group,
         round=state.durable.round,
         exchange=exchange,
         to=to,
         expect=holding.expect or (),
-        shares=NoShares() if inactive else _shares(state, policy, group, exchange, fraction, cut),
+        shares=NoShares() if inactive else _shares(state, rounds, group, exchange, fraction),
     )
-    rounds.skipped[group] -= {*free}
+    skipped.difference_update(free)
     ship(state, repeats, group, state.write(opened))
 
 
@@ -452,16 +470,17 @@ def _silent(state: NodeState, rounds: RoundProgress, group: str) -> dict[str, in
 
     A neighbor that acknowledged our share just before its link was cut is included, since it was not heard again.
     """
-    holding, unheard = state.durable.groups[group], rounds.unheard.get(group, {})
-    rounds.silent[group] = {
+    holding, progress = state.durable.groups[group], rounds.groups[group]
+    unheard = progress.unheard
+    progress.silent = {
         p: since
-        for p, since in rounds.silent.get(group, {}).items()
+        for p, since in progress.silent.items()
         if holding.out.get(p, Outgoing()).open or (p in unheard and not state.others.received_since(p, unheard[p]))
     }
-    return rounds.silent[group]
+    return progress.silent
 
 
-def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collection[str]) -> set[str]:
+def _excluded(state: NodeState, rounds: RoundProgress, group: str, peers: Collection[str]) -> set[str]:
     """Return the peers that get no share now: they may be on the other side of a partition, or are not in step.
 
     A partition may last for hours, and mass under way to its other side is missing on this side. So a silent peer gets
@@ -470,7 +489,7 @@ def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collecti
     """
     silent, holding = _silent(state, rounds, group), state.durable.groups[group]
     since = min(silent.values(), default=-1)
-    further = rounds.further.get(group, {}) if mutual(state, group) else {}
+    further = rounds.groups[group].further if mutual(state, group) else {}
     return {
         p
         for p in peers
@@ -481,13 +500,13 @@ def _beyond(state: NodeState, rounds: RoundProgress, group: str, peers: Collecti
     }
 
 
-def _absent(state: NodeState, group: str, beyond: Collection[str]) -> set[str]:
+def _absent(state: NodeState, group: str, excluded: Collection[str]) -> set[str]:
     """Return the other members that take no part in an averaging that begins now."""
     members = {*state.peer_groups.averaging[group].overlay.members} - {state.me}
-    return {p for p in members if p in beyond or not state.others.expected(p, group)}
+    return {p for p in members if p in excluded or not state.others.expected(p, group)}
 
 
-def _awake(holding: GroupState, exchange: int, drift: float) -> bool:
+def _is_active(holding: GroupState, exchange: int, drift: float) -> bool:
     """Return whether this peer gives in an exchange: it has moved since it last averaged, or was activated.
 
     A peer that does not know the slice that it had then gives, too.
@@ -498,18 +517,20 @@ def _awake(holding: GroupState, exchange: int, drift: float) -> bool:
 
 
 def _shares(
-    state: NodeState, policy: Averaging, group: str, exchange: int, fraction: float, cut: Collection[str]
+    state: NodeState, rounds: RoundProgress, group: str, exchange: int, fraction: float
 ) -> RealShares | MaskedShares:
     """Return the shares of an exchange: masked ones during the noise phase, real ones after it.
 
     The phase ends when it is over for all peers and this peer has sent masked shares to the required number of
-    neighbors. Only reachable neighbors count; otherwise every peer would wait for one that is cut off (one of `cut`).
+    neighbors. Only reachable neighbors count; otherwise every peer would wait for one that is cut off, and so silent.
     """
-    noise, round, holding = policy.noise, state.durable.round, state.durable.groups[group]
+    policy, holding = expected_averaging(state, group), state.durable.groups[group]
+    noise, round = policy.noise, state.durable.round
     if noise is None:
         return RealShares(fraction)
     masked_to = holding.masked_to if holding.at[0] == round else frozenset()
-    reached = {p for p in neighbors(policy, state.me) if not resting(holding.out.get(p, Outgoing())) and p not in cut}
+    free = (p for p in neighbors(policy, state.me) if not resting(holding.out.get(p, Outgoing())))
+    reached = {*free} - _silent(state, rounds, group).keys()
     if exchange >= policy.masked and NoisePhase(noise.pushes, masked_to).among(reached).lifted:
         return RealShares(fraction)
     return state.masked_shares(group, round, exchange, fraction, noise.scale)
@@ -567,7 +588,8 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
     With event-triggered averaging a group has news if it has moved, by training or by shares, since its last push.
     """
     for group in sorted(rounds.news & state.peer_groups.asynchronous):
-        if state.now - rounds.pushed_at.get(group, -_PUSH_EVERY) < _PUSH_EVERY:
+        progress = rounds.groups[group]
+        if progress.pushed_at is not None and state.now - progress.pushed_at < _PUSH_EVERY:
             continue
         policy, holding = expected_averaging(state, group), state.durable.groups[group]
         me = policy.overlay.members.index(state.me)
@@ -578,24 +600,23 @@ def push(state: NodeState, rounds: RoundProgress, repeats: Retransmissions) -> N
         free, fraction = fitting(state, group, idle, 1 / (2 * len(neighbors))) if idle else ((), 0.0)
         # Otherwise mass under way to peers that are gone for good would end all averaging with the remaining peers.
         channels = [channel for peer, channel in holding.out.items() if state.others.expected(peer, group)]
-        tired = exhausted(holding.held, state.durable.rules.start_weight) or overdrawn(holding.held, channels)
-        if not free or tired:
+        drained = exhausted(holding.held, state.durable.rules.start_weight) or overdrawn(holding.held, channels)
+        if not free or drained:
             continue
-        if policy.drift is not None and not _worth_telling(state, rounds, group, policy.drift):
+        if policy.drift is not None and not _has_news(state, progress, group, policy.drift):
             rounds.news.discard(group)
             continue
         shares = RealShares(fraction)
         opened = Opened(group=group, round=state.durable.round, exchange=0, to=free, expect=(), shares=shares)
         ship(state, repeats, group, state.write(opened))
         if policy.drift is not None:
-            rounds.pushed_D[group] = state.durable.estimate_D(group), 0
-        rounds.pushed_at[group] = state.now
+            progress.pushed_D, progress.trainings = state.durable.estimate_D(group), 0
+        progress.pushed_at = state.now
         rounds.news.discard(group)
 
 
-def _worth_telling(state: NodeState, rounds: RoundProgress, group: str, drift: float) -> bool:
+def _has_news(state: NodeState, progress: GroupProgress, group: str, drift: float) -> bool:
     """Return whether to push a group: it moved since its last push, or that was long ago or by an earlier process."""
-    before_D, trainings = rounds.pushed_D.get(group, (None, 0))
-    if before_D is None or trainings >= QUIET_TRAININGS:
+    if progress.pushed_D is None or progress.trainings >= QUIET_TRAININGS:
         return True
-    return bool(has_moved(state.durable.estimate_D(group), before_D, drift))
+    return bool(has_moved(state.durable.estimate_D(group), progress.pushed_D, drift))

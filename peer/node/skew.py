@@ -7,7 +7,7 @@ no use: its peer and all others would wait for each other. Two rules bound the s
 every number is at most one above the largest number of another peer, and a peer that nobody answers keeps its number.
 It goes on training under the same number, as often as `learning.alone_rounds` allows. The peer with the largest number
 never blocks the others: they have seen it, so they may come up to it, and then it has seen them. If only one other peer
-states such a number, and gives no shares, a peer goes on slowly (`on_ones_word`).
+states such a number, and gives no shares, a peer goes on slowly (`relies_on_one_peer`).
 
 **No peer stays behind.** A peer that finds a third of the others in a later round, and at least two (or the only other
 one), counts its training for the round after that (`furthest`). So many are required because a liar might state
@@ -67,7 +67,7 @@ def may_begin(state: NodeState, round: int) -> bool:
     return round <= latest(map(state.others.round_of, peers), _slack(state))
 
 
-def on_ones_word(state: NodeState, round: int) -> bool:
+def relies_on_one_peer(state: NodeState, round: int) -> bool:
     """Return whether this peer may begin a round only by the word of one other peer, which gave no share lately.
 
     A peer that goes on with this one gives it shares. A peer that only states rounds, while nobody else is there, would

@@ -207,7 +207,7 @@ class MessageAdmission:
             lease = self.pool.lease(sender, parsed.group, length, most=WINDOW + 1, kept=True)
         elif length:
             channel = f"{parsed.kind.__name__} {parsed.group}"
-            most = limits.ballots_waiting if parsed.spec.buffers == "several" else limits.large_waiting
+            most = limits.signed_waiting if parsed.spec.buffers == "several" else limits.large_waiting
             lease = self.pool.lease(sender, channel, length, most=most, kept=False)
         else:
             lease = self.pool.lease(sender, "", 0, most=limits.small_waiting, kept=False)

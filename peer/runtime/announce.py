@@ -23,7 +23,7 @@ from fedpeer.peer.wire.versions import NEWEST, OLDEST
 
 #: Most peers to send it to, first those to which others can connect. One would do, since each passes it on; so many are
 #: not all down or cut off at once.
-_TOLD_MAX = 32
+_ANNOUNCED_MAX = 32
 #: Seconds for all of them together; a machine that is off takes the five seconds of a connection attempt.
 _ANNOUNCE_SECONDS = 15.0
 
@@ -36,7 +36,7 @@ async def announce(
     Returns for each peer "" if it accepted, else why it did not; a peer's failure never raises.
     """
     others = [entry for entry in roster.entries if entry.id != without]
-    entries = sorted(others, key=lambda entry: not PeerUrl.read(entry.address).reachable)[:_TOLD_MAX]
+    entries = sorted(others, key=lambda entry: not PeerUrl.read(entry.address).reachable)[:_ANNOUNCED_MAX]
     found: dict[str, str] = {}
     done = asyncio.Event()
     news: Contract | RosterNews = RosterNews(number=roster.number, text=to_bytes(roster))

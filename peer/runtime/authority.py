@@ -9,8 +9,8 @@ too; peers elsewhere receive it by `announce.py` and from one another.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -87,16 +87,25 @@ def open_authority(folder: Path) -> Authority:
     return Authority(folder, identity, x509.load_pem_x509_certificate(certificate.read_bytes()))
 
 
+@contextmanager
+def _locked(authority: Authority) -> Iterator[None]:
+    """Keep other commands from changing the federation meanwhile. Raises EnrolmentError if one is changing it."""
+    lock = take_lock(authority.folder / "authority" / "lock", patience=_LOCK_PATIENCE)
+    if lock is None:
+        raise EnrolmentError("Another command is changing this federation; try again when it is done.")
+    try:
+        yield
+    finally:
+        os.close(lock)
+
+
 def change_roster(authority: Authority, change: Change) -> Roster:
     """Replace the roster by the changed one, here and in the peers' folders beside it, and return it.
 
     A copy that cannot be written stays as it is: other peers send the new one. Raises EnrolmentError, RosterError or
     OSError; then nothing has changed.
     """
-    lock = take_lock(authority.folder / "authority" / "lock", patience=_LOCK_PATIENCE)
-    if lock is None:
-        raise EnrolmentError("Another command is changing this roster; try again when it is done.")
-    try:
+    with _locked(authority):
         path, before = authority.folder / "roster.json", authority.roster
         roster = change(before, authority.identity.key)
         earlier = with_next(read_history(history_file(path), roster.authority), before)
@@ -104,8 +113,6 @@ def change_roster(authority: Authority, change: Change) -> Roster:
         for copy in authority.folder.glob("*/roster.json"):
             with suppress(OSError):
                 _bring_up(copy, roster, earlier)
-    finally:
-        os.close(lock)
     return roster
 
 
@@ -116,10 +123,7 @@ def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> Si
 
     Raises EnrolmentError or RosterError; then nothing has changed.
     """
-    lock = take_lock(authority.folder / "authority" / "lock", patience=_LOCK_PATIENCE)
-    if lock is None:
-        raise EnrolmentError("Another command is changing this federation; try again when it is done.")
-    try:
+    with _locked(authority):
         path, key = contract_file(authority.folder / "roster.json"), authority.identity.key
         public = authority.roster.authority
         before = read_contract(path, public)
@@ -134,8 +138,6 @@ def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> Si
             if _ours(roster, public):
                 with suppress(OSError):
                     _put(roster.parent, signed, file)
-    finally:
-        os.close(lock)
     return signed
 
 

@@ -66,20 +66,20 @@ class Discovery:
 
         If this machine's addresses change, it begins anew, since sockets and announcement have the earlier ones.
         """
-        told, again = False, pauses(most=_AGAIN_S_MAX)
+        reported, again = False, pauses(most=_AGAIN_S_MAX)
         while True:
             try:
                 hosts = _reached_at(self._at.host)
                 async with self._looking(hosts):
-                    told, again = False, pauses(most=_AGAIN_S_MAX)
+                    reported, again = False, pauses(most=_AGAIN_S_MAX)
                     while _reached_at(self._at.host) == hosts:
                         await asyncio.sleep(_MOVED_S)
                 continue
             except Exception as problem:
-                if not told:
+                if not reported:
                     why = f"{type(problem).__name__}: {problem}"
                     self._say(f"no peer is looked for by multicast DNS now ({why}); this is tried again")
-                told = True
+                reported = True
             await asyncio.sleep(next(again))
 
     @asynccontextmanager

@@ -157,9 +157,9 @@ class Invitation:
         if now >= self.expires:
             return Denied(410, "This invitation has expired; ask for another one.")
         try:
-            options = parse_json(body)
-            secret, wanted = bytes.fromhex(options["secret"]), str(options["request"])
-            confirms = options.get("confirms") is True  # earlier releases do not
+            request = parse_json(body)
+            secret, wanted = bytes.fromhex(request["secret"]), str(request["request"])
+            confirms = request.get("confirms") is True  # earlier releases do not
         except (ValueError, TypeError, KeyError):
             return Denied(400, "This is not a request to join.")
         answer = self._unknown(secret, address) or self._admit(wanted)

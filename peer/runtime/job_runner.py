@@ -40,20 +40,20 @@ class JobRunner:
         folder: Path,
         status: Status,
         warn: Callable[[str, str], None],
-        tell: Callable[[str, str], None] = lambda what, text: None,
+        inform: Callable[[str, str], None] = lambda what, text: None,
         turn: AbstractContextManager[None] | None = None,
     ) -> None:
         """
         Args:
             warn: called in the trainer's thread with the code and the text of a warning: a model was not saved, and the
                 last one stays; a user's own metric failed; or changed data cannot be used.
-            tell: called likewise with other news: changed data are used.
+            inform: called likewise with other news: changed data are used.
             turn: within which it trains and evaluates (`turns.py`).
         """
         self._turn = turn or nullcontext()
         self._prepared, self._metrics = prepared, prepared.metrics
         self._module, self._layout = prepared.outfit.assembly.module, prepared.outfit.assembly.layout
-        self._folder, self._status, self._warn, self._tell = folder, status, warn, tell
+        self._folder, self._status, self._warn, self._inform = folder, status, warn, inform
         self._take(prepared.outfit, prepared.trainer)
 
     def _take(self, outfit: Outfit, trainer: LocalTrainer) -> None:
@@ -88,7 +88,7 @@ class JobRunner:
         if found is not None:
             before, now = self._outfit.local_task.examples, found.local_task.examples
             self._take(found, trainer_of(found, prepared.file, prepared.roster, prepared.device, prepared.secret))
-            self._tell("data_taken", f"the data have changed: {now} training examples, {before} before")
+            self._inform("data_taken", f"the data have changed: {now} training examples, {before} before")
 
     def _done(self, job: Work) -> Worked:
         done = self._trainer.work(job)
@@ -97,16 +97,14 @@ class JobRunner:
         validation = self._trainer.validate(job.x_n)
         try:
             models.save(self._folder, self._card, job.x_n, self._layout)
-            if validation is not None and (found := self._validated(job, validation)) is not None:
-                models.save_best(self._folder, self._card, job.x_n, self._layout, found)
+            best = None if validation is None else models.BestRound.of(job.round, *validation, self._held_out)
+            if best is not None:
+                models.save_best(self._folder, self._card, job.x_n, self._layout, best)
         except OSError as problem:
             self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
         except models.ModelError as problem:
             self._warn("model_not_kept", str(problem))
         return replace(self._measured(done, job), validation=validation)
-
-    def _validated(self, job: Evaluate, validation: tuple[float, float]) -> models.BestRound | None:
-        return models.BestRound.of(job.round, *validation, self._held_out)
 
     def _measured(self, evaluated: Evaluated, job: Evaluate) -> Evaluated:
         """Add the metrics that the peer's own file names."""

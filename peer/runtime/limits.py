@@ -63,7 +63,7 @@ class Limits:
     large_waiting: int = 1
     #: Consensus messages of one group with signatures: a coordinator sends a heartbeat and a commit at once, and again
     #: a tick later.
-    ballots_waiting: int = 4
+    signed_waiting: int = 4
 
     #: Connections that go through this peer, or through another one to it, of one peer and of all; a carrier may keep a
     #: megabyte for each, none of which has to be saved. Then the number of those that one peer may begin per second.

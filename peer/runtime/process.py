@@ -81,7 +81,6 @@ from fedpeer.peer.state.events import (
 )
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.wire import codec
-from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Message, RosterNews, group_of
 from fedpeer.peer.wire.roster import AUTHORITY, RosterError, to_bytes
@@ -142,18 +141,18 @@ class PeerProcess:
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
         self.status = initial_status(prepared)
-        self._bench = JobRunner(prepared, self._folder, self.status, self._warn, self._tell, turn)
+        self._jobs = JobRunner(prepared, self._folder, self.status, self._warn, self._inform, turn)
         self._quiet = quiet
         self._store: Store | None = None
         self._stopped: Stop | None = None
         self._over = asyncio.Event()
         self._begun, self._shown_at = False, ""
-        self._heard_at: dict[str, float] = {}
+        self._received_at: dict[str, float] = {}
         self._waiting: deque[tuple[Event, Lease | None]] = deque()
         self._failure: BaseException | None = None
         self._mistakes = ReportedPlaces()
-        self._asked_at: float | None = None
-        self._callers_told, self._met_at = "", math.inf
+        self._pause_asked_at: float | None = None
+        self._reachability, self._met_at = "", math.inf
         self._carriers: set[str] = set()
 
     @property
@@ -164,7 +163,7 @@ class PeerProcess:
     @property
     def pause_requested(self) -> bool:
         """True if the operator has asked this peer to pause."""
-        return self._asked_at is not None
+        return self._pause_asked_at is not None
 
     @property
     def training(self) -> bool:
@@ -194,17 +193,17 @@ class PeerProcess:
         try:
             with suppress(StoreError):  # tried again below, where the dashboard shows what is waited for
                 self._store = Store.open(self._folder)
-            dashboard = await self._patiently(self._shown, NoAddressError)
-            opened = await self._patiently(self._opened, StoreError)
+            dashboard = await self._patiently(self._start_dashboard, NoAddressError)
+            opened = await self._patiently(self._open_store, StoreError)
             if opened is not None:
-                await self._live(*opened)
+                await self._run_node(*opened)
         except BaseException as error:
             self._failure = error
             raise
         finally:
             if dashboard is not None:
                 await dashboard.stop()
-            self._let_go()
+            self._close_store()
             loop.set_exception_handler(unhandled)
             self._log.close()
             log_file(self._last_line())
@@ -233,7 +232,7 @@ class PeerProcess:
 
         return None if self._over.is_set() else await patiently(attempt, passes, on_failure, self._over)
 
-    async def _opened(self) -> tuple[Store, Recovered]:
+    async def _open_store(self) -> tuple[Store, Recovered]:
         """Return the state folder, locked, and the state saved there."""
         store = self._store = self._store or Store.open(self._folder)
         try:
@@ -241,15 +240,15 @@ class PeerProcess:
                 keep_secret(self._folder, self._prepared.secret)
             return store, store.recover()
         except BaseException:
-            self._let_go()  # the next attempt opens it again
+            self._close_store()  # the next attempt opens it again
             raise
 
-    def _let_go(self) -> None:
+    def _close_store(self) -> None:
         if self._store is not None:
             self._store.close()
             self._store = None
 
-    async def _live(self, store: Store, recovered: Recovered) -> None:
+    async def _run_node(self, store: Store, recovered: Recovered) -> None:
         """Continue from the saved state until the node stops."""
         self.status.starts = store.generation
         self._steps = Steps(self._make_node(recovered), self._broken)
@@ -264,7 +263,7 @@ class PeerProcess:
             if self._prepared.going.remark:
                 self._say(Note("info", "older_state", self._prepared.going.remark))
             outbound = self._prepared.file.outbound
-            listening = None if outbound else await self._patiently(self._bound, NoAddressError)
+            listening = None if outbound else await self._patiently(self._bind, NoAddressError)
             if outbound or listening is not None:
                 await self._serve(store, listening)
         finally:
@@ -273,7 +272,7 @@ class PeerProcess:
                 await asyncio.to_thread(self._tracking.close)
                 self._look_at_trackers()
 
-    async def _bound(self) -> socket.socket:
+    async def _bind(self) -> socket.socket:
         """Return the socket of the peer port. Resolving a name may take long, so a thread does it."""
         host, port = Endpoint.read(self._prepared.file.listen)
         return await asyncio.to_thread(bind_socket, host, port, plain=self._prepared.identity is None)
@@ -310,37 +309,38 @@ class PeerProcess:
             patience=prepared.patience,
         )
 
-    async def _serve(self, store: Store, listening: socket.socket | None) -> None:
-        file, identity = self._prepared.file, self._prepared.identity
+    def _connect(self, store: Store) -> None:
+        """Make what carries the node's effects out and brings messages in; nothing is started."""
+        file = self._prepared.file
         limits = Limits.among(len(self._members.roster.entries))
-        self._trainer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
+        self._trainer = Trainer(self._jobs.work, self._worked, self._failed, self._training_waits)
         # A coordinator closes rounds while it trains itself: others need not wait for its training.
-        self._closer = Trainer(self._bench.work, self._worked, self._failed, self._training_waits)
+        self._closer = Trainer(self._jobs.work, self._worked, self._failed, self._training_waits)
         self._pipeline = Pipeline(_Timed(store, self.status, self._warn), self._encoded, self._carry_out, self._saved)
-        server = self._server = PeerServer(
+        self._server = PeerServer(
             Host(
-                identify=self._identify,
+                identify=lambda certificate: peer_of(certificate, self._members.roster),
                 farewell=self._farewell,
                 expects=self._members.expects,
                 listens=self._listens,
-                policy=self._policy,
+                policy=lambda peer: self._node.policy(peer),
                 deliver=self._deliver,
                 rejected=self._rejected,
                 broken=self._broken,
-                linked=lambda peer, link: self._post.linked(peer, link),
-                begun=lambda sender, *stream: carrier.begun(sender, *stream),
+                linked=lambda peer, link: self._sender.linked(peer, link),
+                begun=lambda sender, *stream: self._carrier.begun(sender, *stream),
             ),
             BufferPool(),
             limits,
         )
-        carrier = self._carrier = Carrier(
+        self._carrier = Carrier(
             file.id,
-            Neighborhood(link=lambda peer: self._post.link(peer), member=self._carries_to),
+            Neighborhood(link=lambda peer: self._sender.link(peer), member=self._carries_to),
             self._take_carried,
             limits,
             rate=math.inf if file.carry is None else file.carry * _BYTES_PER_MEGABIT,
         )
-        self._post = MessageSender(
+        self._sender = MessageSender(
             self._prepared,
             self._members,
             lambda: self._node,
@@ -348,14 +348,19 @@ class PeerProcess:
             self._rows,
             self._say,
             self.feed,
-            server.admission,
-            carrier,
+            self._server.admission,
+            self._carrier,
         )
+
+    async def _serve(self, store: Store, listening: socket.socket | None) -> None:
+        """Exchange messages with the other peers until the node stops."""
+        self._connect(store)
+        file, identity = self._prepared.file, self._prepared.identity
         lag = LoopLag()
         lag.start()
         at, discovery, tasks = "", None, []
         try:
-            await server.start(listening, server_context(identity) if identity else None)
+            await self._server.start(listening, server_context(identity) if identity else None)
             if listening is not None:
                 endpoint = Endpoint(Endpoint.read(file.listen).host, int(listening.getsockname()[1]))
                 at, discovery = f"listening on {endpoint}", self._discovery(endpoint)
@@ -381,11 +386,11 @@ class PeerProcess:
             await asyncio.gather(*tasks, return_exceptions=True)
             lag.stop()
             async with AsyncExitStack() as closing:  # all are closed, whatever one of them raises
-                closing.push_async_callback(self._post.close)
-                closing.push_async_callback(carrier.close)
-                closing.push_async_callback(server.stop)
+                closing.push_async_callback(self._sender.close)
+                closing.push_async_callback(self._carrier.close)
+                closing.push_async_callback(self._server.stop)
 
-    async def _shown(self) -> Dashboard | None:
+    async def _start_dashboard(self) -> Dashboard | None:
         """Start the dashboard, which listens first: it shows what a peer waits for before it begins."""
         settings = self._prepared.file.dashboard
         if settings is None:
@@ -405,7 +410,7 @@ class PeerProcess:
             file.id,
             at,
             member=lambda peer: peer in self._members.roster.by_id,
-            found=self._post.found.see,
+            found=self._sender.found.see,
             say=lambda text: self._say(Note("warning", "discovery", text)),
         )
 
@@ -414,8 +419,8 @@ class PeerProcess:
         loop = asyncio.get_running_loop()
 
         def pause() -> None:
-            asked, now = self._asked_at, loop.time()
-            self._asked_at = now if asked is None else asked
+            asked, now = self._pause_asked_at, loop.time()
+            self._pause_asked_at = now if asked is None else asked
             if self._stopped is not None:
                 return  # how it ends is decided; it only must not start again by itself
             if asked is None and self._begun:
@@ -489,7 +494,7 @@ class PeerProcess:
     async def _look(self, lag: LoopLag) -> None:
         while True:
             now = time.monotonic()
-            received = {peer: now - at for peer, at in self._heard_at.items()}
+            received = {peer: now - at for peer, at in self._received_at.items()}
             self.status.look(view_of(self._node, received, 1000 * lag.p99()))
             self.status.carries(self._carrier.under_way.total(), self._carrier.carried.total())
             self._log.tick()
@@ -521,21 +526,21 @@ class PeerProcess:
 
     def _look_for_callers(self) -> None:
         """Log once that others can connect to this peer, or before that, that none of the peers it has met has."""
-        if self._callers_told == "reachable" or self._prepared.file.outbound:
+        if self._reachability == "reachable" or self._prepared.file.outbound:
             return
         state, first = self._node.state, self._server.reached
         if first is not None:
             by = f": {first} has connected" if first else ""
-            told = Note("info", "reachable", f"reachable at {state.setup.address}{by}")
-            if self._callers_told:
+            note = Note("info", "reachable", f"reachable at {state.setup.address}{by}")
+            if self._reachability:
                 self.feed(Reachability(True))
-        elif self._callers_told or not self._waits_for_callers():
+        elif self._reachability or not self._waits_for_callers():
             return
         else:
-            told = Note("warning", "outbound_only", _UNREACHED.format(address=state.setup.address))
+            note = Note("warning", "outbound_only", _UNREACHED.format(address=state.setup.address))
             self.feed(Reachability(False))
-        self._callers_told = told.what
-        self._say(told)
+        self._reachability = note.what
+        self._say(note)
 
     def _waits_for_callers(self) -> bool:
         """Return whether this peer met, a while ago, a peer that would have connected since.
@@ -556,9 +561,6 @@ class PeerProcess:
 
     # --------------------------------------------------------------------------------------------------- the server's
 
-    def _identify(self, certificate: bytes | None) -> str | Rejection:
-        return peer_of(certificate, self._members.roster)
-
     def _take_carried(self, connection: socket.socket, carrier: str) -> None:
         if carrier not in self._carriers:
             self._carriers.add(carrier)
@@ -575,16 +577,13 @@ class PeerProcess:
     def _listens(self, peer: str) -> bool:
         return peer == AUTHORITY or self._node.state.others.listens(peer)
 
-    def _policy(self, other: str | None) -> MessagePolicy:
-        return self._node.policy(other)
-
     def _deliver(self, sender: str, envelope: Envelope, message: Message, lease: Lease) -> None:
         if later := self._node.outlived(sender, message):
             # All other messages go to the later process's address; only this response reaches the earlier process.
             rejection = Rejection("duplicate_peer", f"a later process has the identity of {sender}")
             raise AnsweredRejectionError(rejection, codec.rejection_message(rejection, later))
-        self._heard_at[sender] = time.monotonic()
-        self._post.received(sender)
+        self._received_at[sender] = time.monotonic()
+        self._sender.received(sender)
         self.status.received(len(lease.view) + codec.HEAD_BYTES, group_of(message))
         if len(self._waiting) >= WAITING_MAX:
             lease.release()
@@ -617,7 +616,7 @@ class PeerProcess:
             case _Then():
                 effect.do()
             case Send():
-                self._post.send(effect)
+                self._sender.send(effect)
             case Train() | Evaluate() | TrainClient() | FinishRound():
                 self._trainer.submit(effect)
             case AggregateUpdates():
@@ -625,7 +624,7 @@ class PeerProcess:
             case Note() | RejectEffect():
                 self._say(effect)
             case Enrol():
-                self._post.forget(self._members.keep(effect.roster))
+                self._sender.forget(self._members.keep(effect.roster))
                 self._server.review()
                 self._write(self._members.write, f"roster {effect.roster.number}")
             case Amend():
@@ -652,7 +651,7 @@ class PeerProcess:
         """Log a warning from another thread, which trains or saves."""
         self._say_soon(Note("warning", what, text))
 
-    def _tell(self, what: str, text: str) -> None:
+    def _inform(self, what: str, text: str) -> None:
         """Log an info note from the trainer's thread."""
         self._say_soon(Note("info", what, text))
 

@@ -33,7 +33,7 @@ class Rows:
         score: name of the score, "accuracy" or "error".
         round: round that the peer is in; earlier rounds are done.
         due: whether the model is evaluated after a round.
-        tell: gets each row, too.
+        on_row: gets each row, too.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class Rows:
         score: str,
         round: int,
         due: Callable[[int], bool],
-        tell: Callable[[dict[str, Any]], None] = lambda row: None,
+        on_row: Callable[[dict[str, Any]], None] = lambda row: None,
     ) -> None:
         self._score = score
-        self._due, self._tell = due, tell
+        self._due, self._on_row = due, on_row
         self._file = LineFile(path)
         self._kept = _row_of(path, round - 1)
         self._waiting: dict[int, dict[str, Any]] = {} if self._kept is None else {round - 1: dict(self._kept)}
@@ -107,7 +107,7 @@ class Rows:
     def _write(self, row: dict[str, Any]) -> None:
         if row == self._kept:
             return
-        self._tell(row)
+        self._on_row(row)
         self._file.append((dumps(row) + "\n").encode("utf-8"))
         self._file.close()  # a person may move it away
 

@@ -165,9 +165,9 @@ def _certificate(transport: asyncio.BaseTransport | None) -> bytes:
 
 def _announced(request: web.BaseRequest, policy: MessagePolicy) -> int:
     """Return the length of the body; raise RejectionError unless method, path and headers are those of peers."""
-    options = request.method, request.raw_path, request.headers.get("Content-Type")
-    if options != ("POST", ROUTE, CONTENT_TYPE):
-        raise rejected("unknown_route", " ".join(map(str, options)))
+    head = request.method, request.raw_path, request.headers.get("Content-Type")
+    if head != ("POST", ROUTE, CONTENT_TYPE):
+        raise rejected("unknown_route", " ".join(map(str, head)))
     for name in _UNWANTED:
         if name in request.headers:
             raise rejected("unknown_route", f"{name}: {request.headers[name]}")

@@ -298,8 +298,8 @@ def has_stalled(connection: socket.socket) -> bool:
         return False
     if not hasattr(socket, "TCP_INFO"):
         return True
-    told = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
-    unacknowledged, again, sent_ms, silent_ms = _TCP_INFO.unpack(told)
+    info = connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO.size)
+    unacknowledged, again, sent_ms, silent_ms = _TCP_INFO.unpack(info)
     return bool(unacknowledged and silent_ms >= _STALLED_MS and (again or sent_ms >= _STALLED_MS))
 
 

@@ -100,7 +100,7 @@ def _group(node: Node, id: str) -> GroupView:
 
 def _consensus_view(node: Node, consensus: RoundConsensus) -> ConsensusView:
     state, round_commit = node.state, consensus.round_commit
-    voter_set, counted = round_commit.election.voter_set, consensus.in_force()[0]
+    voter_set, counted = round_commit.election.voter_set, consensus.in_force.counted
     # A revoked peer votes until a committed round names the later roster, but no peer exchanges messages with it.
     known = voter_set.voters & state.others.keys()
     there = {peer for peer in known if state.others.present(peer)} | (voter_set.voters & {state.me})

@@ -34,7 +34,7 @@ class Neighbor:
     shown                 its incarnation that showed us an earlier start of ours that our disk knows; 0: none did
     before                by group, weight that it states to have got from our earlier incarnations in excess of what it
                           gave them
-    untold                groups for whose weight of this kind, from its earlier incarnations, our last Hello to it had
+    unstated              groups for whose weight of this kind, from its earlier incarnations, our last Hello to it had
                           no room
     begun                 it has begun to learn
     roster                number of the roster that it uses; `later_since`: tick since which it states a later one than
@@ -67,7 +67,7 @@ class Neighbor:
     reminded: bool = False
     shown: int = 0
     before: dict[str, float] = field(default_factory=dict)
-    untold: Set[str] = frozenset()
+    unstated: Set[str] = frozenset()
     begun: bool = False
     roster: int = 0
     later_since: int | None = None

@@ -243,7 +243,7 @@ class Commit:
     certificate: Certificate
 
 
-Message = VoteRequest | VoteReply | Heartbeat | ShortHeartbeat | HeartbeatReply | Propose | Accept | Commit
+ConsensusContent = VoteRequest | VoteReply | Heartbeat | ShortHeartbeat | HeartbeatReply | Propose | Accept | Commit
 
 # --------------------------------------------------------------------------------------------- what must survive
 
@@ -296,7 +296,7 @@ class SendConsensus:
     """Effect: send this message once; the state machine repeats it where needed."""
 
     to: str
-    message: Message
+    message: ConsensusContent
 
 
 @dataclass(frozen=True, slots=True)

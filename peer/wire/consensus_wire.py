@@ -18,10 +18,10 @@ from fedpeer.peer.wire.consensus_messages import (
     Accept,
     Certificate,
     Commit,
+    ConsensusContent,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
-    Message,
     Progress,
     Proposal,
     Propose,
@@ -59,7 +59,7 @@ def _is_signed_if_a_vote(reply: VoteReply) -> bool:
 
 #: Each consensus message's fields by its tag. A tag never changes, even when its class is renamed. A message that is
 #: newer than its version of the wire is sent only to peers that state its capability (`versions.py`).
-SAYINGS: Mapping[str, Layout] = {
+CONSENSUS_LAYOUTS: Mapping[str, Layout] = {
     "canvass": Layout(VoteRequest, {"term": _FIRST, "pre": _FLAG, "roster": _FIRST, "progress": _PROGRESS}),
     "answer": Layout(
         VoteReply,
@@ -75,18 +75,18 @@ SAYINGS: Mapping[str, Layout] = {
     "beat": Layout(ShortHeartbeat, {"term": _FIRST, "digest": _DIGEST, "progress": _PROGRESS}, since=2),
 }
 #: Any consensus message, as the last field of a `ConsensusMessage`.
-SAYING = Tagged(SAYINGS)
-TAGS: Mapping[type[Message], str] = {layout.made: tag for tag, layout in SAYINGS.items()}
+CONSENSUS_CONTENT = Tagged(CONSENSUS_LAYOUTS)
+TAGS: Mapping[type[ConsensusContent], str] = {layout.made: tag for tag, layout in CONSENSUS_LAYOUTS.items()}
 
 # ----------------------------------------------------------------------------------------------------------------- tail
 
 
-def has_signatures(message: Message) -> bool:
+def has_signatures(message: ConsensusContent) -> bool:
     """Return whether the message contains signatures of others and so has a tail."""
     return isinstance(message, Heartbeat | Commit)
 
 
-def tail_of(message: Message) -> bytes:
+def tail_of(message: ConsensusContent) -> bytes:
     """Return the signatures of the message's leader certificate or certificate as bytes; none for other messages."""
     match message:
         case (
@@ -97,7 +97,7 @@ def tail_of(message: Message) -> bytes:
     return b""
 
 
-def with_tail(message: Message, tail: Bytes) -> Message | str:
+def with_tail(message: ConsensusContent, tail: Bytes) -> ConsensusContent | str:
     """Return the message with the signatures in the tail, or what is wrong with them."""
     try:
         entries = unpack_each(tail, str_max=_AUTHOR_BYTES_MAX, bin_max=_SIGNATURE_BYTES, array_max=2, map_max=0)

@@ -39,7 +39,7 @@ About = Literal["nothing", "group", "consensus group", "either group"]
 #: Buffers for tails that have arrived and are not processed yet, for each sender and group.
 #:
 #: kept      buffers for a channel's window, which are kept for the next transfers
-#: several   as many as a coordinator sends at once (`ballots_waiting`)
+#: several   as many as a coordinator sends at once (`signed_waiting`)
 #: one       a single one (`large_waiting`)
 _Buffers = Literal["kept", "several", "one"]
 

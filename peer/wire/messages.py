@@ -20,8 +20,8 @@ from fedpeer.config.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME
 from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
 from fedpeer.gossip.proofs import ChannelProof, GenerationProof
 from fedpeer.gossip.transfers import NumberedTransfer
-from fedpeer.peer.wire import consensus_messages as consensus_messages
-from fedpeer.peer.wire.consensus_wire import SAYING
+from fedpeer.peer.wire.consensus_messages import ConsensusContent
+from fedpeer.peer.wire.consensus_wire import CONSENSUS_CONTENT
 from fedpeer.peer.wire.message_spec import MessageSpec, Name, layout_of
 from fedpeer.peer.wire.roster import ROSTER_BYTES_MAX
 from fedpeer.peer.wire.tails import ContentTail, Shape, ShareTail, SignaturesTail, TextTail, UpdateTail, ValueTail
@@ -356,7 +356,7 @@ class ConsensusMessage:
     )
 
     group: Group
-    message: Annotated[consensus_messages.Message, SAYING]
+    message: Annotated[ConsensusContent, CONSENSUS_CONTENT]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,13 +27,13 @@ class GuardedTrackers:
 
     def __init__(self, trackers: Mapping[str, Tracker], *, patience: float = PATIENCE_S) -> None:
         self._warnings: queue.SimpleQueue[str] = queue.SimpleQueue()
-        self._lanes = [_Lane(name, tracker, self._warnings.put) for name, tracker in trackers.items()]
+        self._threads = [_TrackerThread(name, tracker, self._warnings.put) for name, tracker in trackers.items()]
         self._patience = patience
 
     @property
     def seconds(self) -> float:
         """Processor seconds that the trackers' calls have taken, without those of their own threads."""
-        return sum(lane.seconds for lane in self._lanes)
+        return sum(thread.seconds for thread in self._threads)
 
     def warnings(self) -> list[str]:
         """Return the warnings since the last call."""
@@ -44,26 +44,26 @@ class GuardedTrackers:
 
     def open(self, series: Series, parameters: Mapping[str, object]) -> None:
         """Open a series; one that is open under its id is closed before."""
-        for lane in self._lanes:
-            lane.put(partial(_open, tracker=lane.tracker, series=series, parameters=parameters))
+        for thread in self._threads:
+            thread.put(partial(_open, tracker=thread.tracker, series=series, parameters=parameters))
 
     def add(self, id: str, values: Mapping[str, float], round: int) -> None:
         """Add the numbers of a round to an open series."""
-        for lane in self._lanes:
-            lane.put(lambda logs: logs[id].add(values, round))
+        for thread in self._threads:
+            thread.put(lambda logs: logs[id].add(values, round))
 
     def end(self, id: str) -> None:
         """Close a series."""
-        for lane in self._lanes:
-            lane.put(lambda logs: _close(logs, id))
+        for thread in self._threads:
+            thread.put(lambda logs: _close(logs, id))
 
     def close(self) -> None:
         """Close everything that is open, and wait for the trackers, but not for ever."""
-        for lane in self._lanes:
-            lane.finish()
+        for thread in self._threads:
+            thread.finish()
         until = time.monotonic() + self._patience
-        for lane in self._lanes:
-            lane.join(until)
+        for thread in self._threads:
+            thread.join(until)
 
 
 def _open(logs: dict[str, SeriesLog], tracker: Tracker, series: Series, parameters: Mapping[str, object]) -> None:
@@ -82,7 +82,7 @@ def _close_all(logs: dict[str, SeriesLog]) -> None:
         _close(logs, id)
 
 
-class _Lane:
+class _TrackerThread:
     """One tracker and its thread."""
 
     def __init__(self, name: str, tracker: Tracker, warn: Callable[[str], None]) -> None:

@@ -13,6 +13,8 @@ _Action = Callable[[], None]
 
 
 class Agenda:
+    """The virtual clock and the actions that are planned for later."""
+
     def __init__(self) -> None:
         self.now = 0.0
         self._planned: list[tuple[float, int, _Action]] = []

@@ -23,8 +23,8 @@ from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.reminders import own_signature
 from fedpeer.peer.state.events import Send
-from fedpeer.peer.wire import consensus_messages as consensus_messages
 from fedpeer.peer.wire.consensus_messages import (
+    ConsensusContent,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
@@ -71,7 +71,7 @@ def _send(me: Node, to: Node, message: Message, *, version: int = NEWEST, to_inc
 # ------------------------------------------------------------------------------------------- incarnations and processes
 
 
-def lives(me: Node, to: Node, number: int) -> Iterator[Send]:
+def incarnation_lies(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Send Hellos that refer to later incarnations and generations of the victim, or to transfers it never made."""
     later = to.durable.incarnation + 1 + number % 100
     for version in VERSIONS:
@@ -208,16 +208,10 @@ def _share(
         form=FLOAT32.name,
         payload=(value_D * weight).to(torch.float32),
     )
-    federation, ends = (
-        me.state.peer_groups.roster.federation_id,
-        ((me.state.me, to.durable.met[me.state.me]), _named(to)),
-    )
-    signature = me.state.sign(channel_text(federation, group, *ends, "made", share.seq, total))
+    federation, own = me.state.peer_groups.roster.federation_id, (me.state.me, to.durable.met[me.state.me])
+    victim = to.state.me, to.durable.incarnation
+    signature = me.state.sign(channel_text(federation, group, own, victim, "made", share.seq, total))
     return _send(me, to, Transfer(group=group, share=share, total=total, signature=signature))
-
-
-def _named(peer: Node) -> tuple[str, int]:
-    return peer.state.me, peer.durable.incarnation
 
 
 # ----------------------------------------------------------------------------------------- claims, contracts, rosters
@@ -257,29 +251,29 @@ def _foreign(roster: Roster) -> bytes:
 # -------------------------------------------------------------------------------------------------------------- terms
 
 FAR = Progress(10**6, 10**6, 10**6)
-#: Messages of an election, from the liar's own machine and the number.
-Said = Callable[[Election, int], Iterator[consensus_messages.Message]]
+#: Messages of an election, from the liar's own election and the number.
+ElectionLie = Callable[[Election, int], Iterator[ConsensusContent]]
 
 
-def rising(election: Election, number: int) -> Iterator[consensus_messages.Message]:
+def unsigned_terms(election: Election, number: int) -> Iterator[ConsensusContent]:
     """Send higher terms without a signature."""
     term = election.hard_state.term + 1 + number % 40
     yield HeartbeatReply(term, Progress())
     yield VoteReply(term, bool(number % 2), False, b"")
 
 
-def standing(election: Election, number: int) -> Iterator[consensus_messages.Message]:
+def endless_candidacy(election: Election, number: int) -> Iterator[ConsensusContent]:
     """Request votes, each time in a higher term."""
     yield VoteRequest(election.hard_state.term + 1 + number % 15, False, election.voter_set.number, FAR)
 
 
-def promising(election: Election, number: int) -> Iterator[consensus_messages.Message]:
+def withdrawn_votes(election: Election, number: int) -> Iterator[ConsensusContent]:
     """Promise a vote in the next term, and then refuse it."""
     yield VoteReply(election.hard_state.term + 1, True, True, b"")
     yield VoteReply(election.hard_state.term, False, False, b"")
 
 
-def crowned(election: Election, number: int) -> Iterator[consensus_messages.Message]:
+def lone_leader(election: Election, number: int) -> Iterator[ConsensusContent]:
     """Act as coordinator with its own vote alone."""
     me = election.me
     yield Heartbeat(
@@ -287,15 +281,15 @@ def crowned(election: Election, number: int) -> Iterator[consensus_messages.Mess
     )
 
 
-TERMS: tuple[Said, ...] = (rising, standing, promising, crowned)
+ELECTION_LIES: tuple[ElectionLie, ...] = (unsigned_terms, endless_candidacy, withdrawn_votes, lone_leader)
 
 
-def terms(me: Node, to: Node, number: int) -> Iterator[Send]:
+def term_lies(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Send all lies about terms, in each group that has a coordinator."""
     for group, consensus in me.consensus_by_group.items():
         election = consensus.round_commit.election
         if to.state.me in election.voter_set.members:
-            for lie in TERMS:
+            for lie in ELECTION_LIES:
                 for message in lie(election, number):
                     yield _send(me, to, ConsensusMessage(group=group, message=message))
 
@@ -310,7 +304,7 @@ def nothing(me: Node, to: Node, number: int) -> Iterator[Send]:
 
 #: All lies by name.
 LIES: Mapping[str, Lie] = {
-    "life": lives,
+    "life": incarnation_lies,
     "duplicate": duplicates,
     "weight": weight_lies,
     "exchange": exchanges,
@@ -318,7 +312,7 @@ LIES: Mapping[str, Lie] = {
     "verdict": verdicts,
     "contract": contracts,
     "roster": rosters,
-    "term": terms,
+    "term": term_lies,
     "silent": nothing,
     "ahead": last_rounds,
 }

@@ -81,11 +81,12 @@ class _Edge:
 
 
 class SimulatedLinks:
+    """The directed links between all peers: which messages arrive, and when.
+
+    heal   tick from which on nothing is lost, repeated, overtaken or cut
+    """
+
     def __init__(self, rules: LinkRules, seed: int, cuts: Sequence[Cut] = (), heal: float = math.inf) -> None:
-        """
-        Args:
-            heal: the tick from which on nothing is lost, repeated, overtaken or cut.
-        """
         self._rules, self._cuts, self._heal = rules, cuts, heal
         self._draws = Draws(seed)
         self._edges: dict[tuple[str, str], _Edge] = {}

@@ -144,7 +144,7 @@ class NodeFactory:
 
     def node(self, peer: str, recovered: Recovered) -> Node:
         """Return the peer's node after a start from this disk."""
-        trainer, world = self.trainers[peer], self._goes_by(peer, recovered)
+        trainer, world = self.trainers[peer], self._adopt_contract(peer, recovered)
         setup = replace(self.setups[peer], secret=secret_of(self.world.draws, peer))
         if trainer.spec is not None:
             # Two processes of one identity are distinguished by the nonce that each draws at its start.
@@ -163,8 +163,8 @@ class NodeFactory:
             patience=_patience(trainer.examples),
         )
 
-    def _goes_by(self, peer: str, recovered: Recovered) -> World:
-        """Return the world of the contract under which this peer continues, and update its setup to that contract."""
+    def _adopt_contract(self, peer: str, recovered: Recovered) -> World:
+        """Set this peer up for the contract under which it continues; return the world of that contract."""
         signed, held = self.signed.get(peer), None
         if recovered.snapshot is not None:
             held = held_of(unframe("snapshot", recovered.snapshot)[0])
@@ -201,7 +201,7 @@ class NodeFactory:
     ) -> MessageReceived | tuple[Rejection, bytes]:
         assert isinstance(machine, Node)
         policy = machine.policy(sender)
-        found = self._beyond(receiver, data) or codec.decode(data, policy)
+        found = self._too_new(receiver, data) or codec.decode(data, policy)
         if isinstance(found, Rejection):
             met = machine.durable.met.get(sender, 0)
             answer = Send(sender, codec.rejection_message(found), machine.durable.incarnation, met, policy.version)
@@ -209,7 +209,7 @@ class NodeFactory:
         envelope, message = found
         return MessageReceived(sender, envelope.incarnation, envelope.to_incarnation, message, envelope.version)
 
-    def _beyond(self, receiver: str, data: bytes) -> Rejection | None:
+    def _too_new(self, receiver: str, data: bytes) -> Rejection | None:
         """Reject a frame whose wire version is newer than the receiver's release; None if the release knows it."""
         newest = self.speaks.get(receiver, NEWEST)
         if newest == NEWEST:

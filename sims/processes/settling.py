@@ -53,11 +53,11 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     folder.mkdir(parents=True)
     gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
     federation = used_by(method, world.federation).model_copy(update={"gossip": gossip, "seed": world.seed})
-    options = folder / "federation.yaml"
+    file = folder / "federation.yaml"
     written = _set_keys(federation.model_dump(mode="json"), Federation().model_dump(mode="json"))
-    options.write_text(json.dumps(written, indent=2), encoding="utf-8")
+    file.write_text(json.dumps(written, indent=2), encoding="utf-8")
     first, made = free_ports(len(world.peers)), folder / "peers"
-    words = ["init", str(made), "--federation", str(options), "--peers", ",".join(world.peers), "--port", str(first)]
+    words = ["init", str(made), "--federation", str(file), "--peers", ",".join(world.peers), "--port", str(first)]
     outcome = subprocess.run(
         [sys.executable, "-m", "fedpeer", *words], capture_output=True, text=True, timeout=_INIT_S, check=False
     )

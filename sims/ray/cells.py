@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.runs.disk import read_json
@@ -19,18 +19,16 @@ from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.remote_run import RemoteRun, Simulate
 from fedpeer.sims.ray.sweep import Sweep
 from fedpeer.sims.record import CELLS
+from fedpeer.sims.request import MethodSeed
 from fedpeer.sims.simulation import Simulation
 
-#: (method, seed)
-Cell = tuple[str, int]
 
-
-def play_cells(
+def run_cells(
     simulation: Simulation,
     cluster: Cluster,
     run: RunFolder,
-    cells: Sequence[Cell],
-    done: Sequence[Cell],
+    cells: Sequence[MethodSeed],
+    done: Collection[MethodSeed],
     on_event: Callable[[Event], None],
     stop: threading.Event,
     simulate: Simulate,
@@ -65,51 +63,50 @@ def play_cells(
 
     left = list(cells)
 
-    def add(cell: Cell, part: RunFolder) -> None:
+    def add(cell: MethodSeed, part: RunFolder) -> None:
         parts[cell] = part
         if part.status == "finished":
-            _take_over(run, part, *cell)
+            _take_over(run, part, cell)
             left.remove(cell)
-            on_event(MethodDone(method=cell[0], seed=cell[1]))
+            on_event(MethodDone(method=cell.method, seed=cell.seed))
 
     for cell in cells:
         if cell in parts:
             add(cell, parts[cell])
     with Sweep(cluster, simulation.request.workers or 1, received, stop, simulate, simulation.objects) as sweep:
-        for method, seed in left:
-            part = parts.get((method, seed))
+        for cell in left:
+            part = parts.get(cell)
             sweep.begin(
                 RemoteRun(
-                    key=f"{method} {seed}",
-                    name=f"{method}, seed {seed}",
-                    request=simulation.request.alone(parse_choice(method), seed),
+                    key=f"{cell.method} {cell.seed}",
+                    name=f"{cell.method}, seed {cell.seed}",
+                    request=simulation.request.alone(parse_choice(cell.method), cell.seed),
                     begun=None if part is None else (part.id, part.files()),
-                    notes={"cell": {"cell": [method, seed]}},
+                    notes={"cell": {"cell": [*cell]}},
                 )
             )
         while some := sweep.finished():
             for remote_run, files in some:
                 add(remote_run.request.only, RunFolder.adopt(run.path / CELLS, *files))
-    _arrange(run, [(method, seed) for seed in simulation.request.seeds for method in simulation.plans], parts)
+    _arrange(run, simulation.cells, parts)
     return not left
 
 
-def _parts(run: RunFolder) -> dict[Cell, RunFolder]:
+def _parts(run: RunFolder) -> dict[MethodSeed, RunFolder]:
     """Return the folders of cells from earlier calls."""
     found = {}
     for path in folders(run.path / CELLS).values():
         part = RunFolder(path)
-        method, seed = (part.read("cell") or {})["cell"]
-        found[method, seed] = part
+        found[MethodSeed(*(part.read("cell") or {})["cell"])] = part
     return found
 
 
-def _take_over(run: RunFolder, part: RunFolder, method: str, seed: int) -> None:
+def _take_over(run: RunFolder, part: RunFolder, cell: MethodSeed) -> None:
     """Copy the models and rows of a finished cell. The rows come last, since they show that it is finished."""
     from safetensors.numpy import load_file
 
-    stored = part.models(method, seed)
-    run.save_models(method, seed, load_file(stored), read_json(stored.with_suffix(".json")))
+    stored = part.models(*cell)
+    run.save_models(*cell, load_file(stored), read_json(stored.with_suffix(".json")))
     for path in stored.parent.iterdir():
         target = run.path / "models" / path.name
         if not target.exists():
@@ -119,10 +116,10 @@ def _take_over(run: RunFolder, part: RunFolder, method: str, seed: int) -> None:
     part.forget_models()
 
 
-def _arrange(run: RunFolder, order: Sequence[Cell], parts: dict[Cell, RunFolder]) -> None:
+def _arrange(run: RunFolder, order: Sequence[MethodSeed], parts: dict[MethodSeed, RunFolder]) -> None:
     """Arrange the run's folder as if the cells had run one after the other."""
     place = {cell: number for number, cell in enumerate(order)}
-    run.arrange(lambda row: (place[row["method"], row["seed"]], row["round"]))
+    run.arrange(lambda row: (place[MethodSeed(row["method"], row["seed"])], row["round"]))
     for cell in sorted(parts, key=place.__getitem__):
         for name in ("relations", "answers"):
             found = parts[cell].read(name)

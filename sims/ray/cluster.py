@@ -53,20 +53,20 @@ class Cluster:
         alive = [node["Resources"] for node in ray.nodes() if node["Alive"]]
         return int(max((resources.get("CPU", 0) for resources in alive), default=0))
 
-    def shards(self, options: int | None) -> int:
+    def shards(self, wanted: int | None) -> int:
         """Return the number of shards: as requested, or one per CPU.
 
         Raises:
             ChoiceError: there are fewer CPUs than shards, each of which needs one.
         """
         count = self.places
-        if max(options or 1, 1) > count:
+        if max(wanted or 1, 1) > count:
             some = "no CPU" if count == 0 else f"{count} CPU{'s' if count > 1 else ''}"
             raise ChoiceError(
-                f"the Ray cluster has {some} for {options or 1} shards of one CPU each; take --shards {max(count, 1)}, "
+                f"the Ray cluster has {some} for {wanted or 1} shards of one CPU each; take --shards {max(count, 1)}, "
                 "or add machines to it"
             )
-        return options or count
+        return wanted or count
 
     def take(self) -> Any:
         """Return an idle actor, or a new one, which may have to wait for a CPU."""

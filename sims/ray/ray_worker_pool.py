@@ -45,7 +45,7 @@ from fedpeer.slicing.plan import Plan
 #: Calls in which the tasks of a phase are sent to one shard; a stop is noticed between two of them.
 _CALLS = 8
 #: Most scalars of a share (16 MiB in float32), unless a single block of columns has more.
-PARCEL_SCALARS = 4 * 2**20
+SHARE_SCALARS_MAX = 4 * 2**20
 _OfPeers: TypeAlias = TrainBlock | EvaluateBlock
 #: Peers, the sides of their states, and a reference to these states.
 _Patch: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], Any]
@@ -71,14 +71,14 @@ def as_shares(blocks: Sequence[Columns], members: Mapping[str, int], shards: int
     found = []
     for group, spans in by_group.items():
         scalars = max(stop - start for start, stop in spans) * members[group]
-        size = max(1, min(len(spans) // (2 * shards), PARCEL_SCALARS // scalars))
+        size = max(1, min(len(spans) // (2 * shards), SHARE_SCALARS_MAX // scalars))
         found += [PackedRows(group, tuple(spans[at : at + size])) for at in range(0, len(spans), size)]
     return found
 
 
 def open_shards(
     cluster: Cluster,
-    options: int | None,
+    wanted: int | None,
     job: Job,
     workspace: Workspace,
     plan: Plan,
@@ -87,7 +87,7 @@ def open_shards(
     stop: threading.Event,
 ) -> RayWorkerPool:
     """Open the executor of a job (`engine.OpenExecutor`) on as many shards as requested or useful."""
-    peers = dealt(job, cluster.shards(options))
+    peers = dealt(job, cluster.shards(wanted))
     stored, data, inputs = ray.put(job), ray.put(pack_rows(workspace)), cluster.hold(workspace.x_NF.numpy())
     sizes = {
         name: transformed(getattr(workspace, name), torch.Tensor, lambda each: ShardSize(tuple(each.shape), each.dtype))
@@ -253,11 +253,11 @@ class RayWorkerPool:
         side = tasks[0].source
         rows = self._rows if self._rows and side == self._side else self._rows_of_shares(side)
         calls = []
-        options = {(task.group, task.start, task.stop) for task in tasks}
+        wanted = {(task.group, task.start, task.stop) for task in tasks}
         shares = [
             (number, share)
             for number, share in enumerate(self._shares)
-            if any((share.group, *block) in options for block in share.blocks)
+            if any((share.group, *block) in wanted for block in share.blocks)
         ]
         for number, share in shares:
             members = self._members[share.group]
@@ -345,8 +345,8 @@ class RayWorkerPool:
         for peers in self._peers:
             of = [sides[peer] for peer in peers]
             self._patches.append([(peers, (0,) * len(peers), ray.put(numpy_rows(self._states.of(peers, of))))])
-            equals = self._states.sent is None
-            self._kept.append(ray.put({"x": self._workspace.x[0][list(peers)].numpy()} if equals else {}))
+            served = self._states.sent is not None
+            self._kept.append(ray.put({} if served else {"x": self._workspace.x[0][list(peers)].numpy()}))
         sides[:] = [0] * len(sides)
         self._each([self._restoring(shard) for shard in range(len(self.shards))])
         self._settled()

@@ -57,7 +57,7 @@ class RemoteRun:
     models: bool = True
 
 
-def play_run(
+def run_remotely(
     version: str,
     board: Any,
     room: str,

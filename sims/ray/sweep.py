@@ -26,7 +26,7 @@ from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, Run
 from fedpeer.sims.ray.board import ProgressQueue
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.ray_errors import PATIENCE_SECONDS, error_reason, error_text
-from fedpeer.sims.ray.remote_run import Files, RemoteRun, Simulate, play_run
+from fedpeer.sims.ray.remote_run import Files, RemoteRun, Simulate, run_remotely
 from fedpeer.sims.vector.pool import DEATHS_PER_TASK_MAX, EngineError
 
 #: Seconds that the end of a sweep waits for cancelled runs.
@@ -77,11 +77,11 @@ class Sweep:
         self._cluster, self._cpus, self._on_event, self._stop = cluster, cpus, on_event, stop
         self._simulate = simulate
         self._objects = ray.put(dict(objects)) if objects else None
-        self._play = ray.remote(play_run)
+        self._run_remotely = ray.remote(run_remotely)
         self._numbers = itertools.count()
         self._under_way: dict[Any, int] = {}  # Ray's reference of a task -> number of the attempt
         self._attempts: dict[int, _Attempt] = {}  # by number, the attempts under way
-        self._let_go: list[Any] = []
+        self._released: list[Any] = []
         self._rooms: dict[str, str] = {}
         self._stopping = self._received = False
         self._began = time.monotonic()
@@ -94,8 +94,8 @@ class Sweep:
     def __exit__(self, *_: object) -> None:
         self._cancel(list(self._under_way))
         with contextlib.suppress(RayError):
-            if self._let_go:  # to delete their folders
-                ray.wait(self._let_go, num_returns=len(self._let_go), timeout=_TIDYING_SECONDS)
+            if self._released:  # to delete their folders
+                ray.wait(self._released, num_returns=len(self._released), timeout=_TIDYING_SECONDS)
             ray.kill(self._board)
 
     def begin(self, remote_run: RemoteRun) -> None:
@@ -128,7 +128,7 @@ class Sweep:
 
     def _send(self, attempt: _Attempt) -> None:
         remote_run = attempt.remote_run
-        task = self._play.options(
+        task = self._run_remotely.options(
             num_cpus=self._cpus, num_gpus=0, max_retries=0, scheduling_strategy="SPREAD", name=remote_run.name
         )
         number = next(self._numbers)
@@ -151,7 +151,7 @@ class Sweep:
         """
         for task in tasks:
             attempt = self._attempts.pop(self._under_way.pop(task))
-            self._let_go.append(task)
+            self._released.append(task)
             with contextlib.suppress(RayError):
                 ray.cancel(task, force=attempt.round is None)
 

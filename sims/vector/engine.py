@@ -35,7 +35,7 @@ from fedpeer.sims.engine import Engine, RoundTimes
 from fedpeer.sims.vector.gossip_rounds import GossipRounds
 from fedpeer.sims.vector.pool import WorkerPool
 from fedpeer.sims.vector.resident import given_back
-from fedpeer.sims.vector.rounds import Session, blocks_of_peers, column_slices
+from fedpeer.sims.vector.rounds import Session, VectorRounds, blocks_of_peers, column_slices
 from fedpeer.sims.vector.server_rounds import ServerRounds
 from fedpeer.sims.vector.task_executors import LocalTaskExecutor, TaskExecutor
 from fedpeer.sims.vector.tasks import (
@@ -132,7 +132,7 @@ class VectorEngine(Engine):
         self._session = Session(
             job, parts, self.workspace, executor, lambda tasks: self._run(tasks), sides, self._refused
         )
-        self._rounds: GossipRounds | ServerRounds
+        self._rounds: VectorRounds
         if has_server(self._algorithm):
             self._rounds = ServerRounds(self._session, self._algorithm, forms.server)
         else:

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.precision import widest
 from fedpeer.gossip.averaging import Averaging
-from fedpeer.gossip.event_trigger import Awake, has_moved, wakings, woken_matrix
+from fedpeer.gossip.event_trigger import ActivePeers, active_peers, has_moved, triggered_matrix
 from fedpeer.slicing.plan import Group, Plan
 
 
@@ -31,7 +31,7 @@ class EventTriggered:
 
     def __init__(self, x_Pn: Tensor, plan: Plan, averaging: Mapping[str, Averaging]) -> None:
         self.x_Pn = x_Pn.clone()
-        self.active: dict[str, list[Awake]] = {}
+        self.active: dict[str, list[ActivePeers]] = {}
         self._groups, self._averaging = plan.groups, averaging
         self._rows = {group.id: [plan.peers.index(peer) for peer in group.members] for group in plan.groups}
 
@@ -40,7 +40,7 @@ class EventTriggered:
         for group in self._groups:
             policy = self._averaging[group.id]
             moved = self._moved(x_Pn, group) if policy.due(round) else np.zeros(len(group.members), dtype=bool)
-            self.active[group.id] = list(wakings(policy.matrices(round), moved))
+            self.active[group.id] = list(active_peers(policy.matrices(round), moved))
 
     def inactive(self, group: str) -> bool:
         """Return whether no member has moved, so that nothing changes."""
@@ -49,7 +49,7 @@ class EventTriggered:
     def matrix(self, group: str, round: int) -> NDArray[np.float64] | csr_array:
         """Return the averaging's column-stochastic matrix, (M, M): the usual one if all are active from the start."""
         policy, active = self._averaging[group], self.active[group]
-        return policy.matrix(round) if active[0].all() else woken_matrix(policy.matrices(round), active)
+        return policy.matrix(round) if active[0].all() else triggered_matrix(policy.matrices(round), active)
 
     def settle(self, x_Pn: Tensor) -> None:
         """Record the slices after the averaging of all members that took part in it."""
@@ -66,7 +66,7 @@ class EventTriggered:
         self.x_Pn.copy_(x_Pn)
         self.active = {group: [np.array(each) for each in active] for group, active in state.items()}
 
-    def _moved(self, x_Pn: Tensor, group: Group) -> Awake:
+    def _moved(self, x_Pn: Tensor, group: Group) -> ActivePeers:
         """Return which members have moved, (M,); row by row, since all rows together may be as large as x."""
         wide, drift = widest(x_Pn.device), self._averaging[group.id].drift
         if drift is None:  # other groups are event-triggered

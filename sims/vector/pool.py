@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -44,19 +44,6 @@ class StateLostError(EngineError):
 
 class Stopped(Exception):  # noqa: N818 - not an error but a request
     """The run was asked to stop in the middle of a phase."""
-
-
-class PoolWorker(Protocol):
-    """Runner of an engine's tasks: the workers of this machine, or shards on other machines."""
-
-    @property
-    def process_ids(self) -> tuple[int, ...]: ...
-
-    def set_mixing(self, group: str, mixing: Mixing) -> None:
-        """Set the matrix by which the group averages from now on."""
-
-    def run(self, tasks: Sequence[Task]) -> list[Any]:
-        """Run all tasks, with the effect of running each once, and return their results in the same order."""
 
 
 @dataclass

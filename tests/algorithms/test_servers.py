@@ -160,8 +160,8 @@ def test_the_servers_control_variate_stays_the_mean_of_the_clients(rounds: list[
         algorithm.start_server(w0_D),
         {str(i): algorithm.start_client(w0_D, torch.tensor(1)) for i in range(4)},
     )
-    for options in rounds:
-        work = {str(i): world.batches(i, 3) for i in options}
+    for participants in rounds:
+        work = {str(i): world.batches(i, 3) for i in participants}
         server = played(algorithm, server, clients, work.__getitem__, sorted(work))
     mean_D = torch.stack([client.control_n for client in clients.values()]).mean(0)
     torch.testing.assert_close(server.control_n, mean_D, rtol=0, atol=1e-13)
@@ -171,12 +171,12 @@ def test_the_servers_control_variate_stays_the_mean_of_the_clients(rounds: list[
 def test_control_variates_are_mean_gradients_and_take_the_drift_away() -> None:
     """With one step, c_i is the client's gradient at the round's start; with many, only SCAFFOLD finds the optimum."""
     world, w0_D = Quadratics(4), torch.zeros(3, dtype=torch.float64)
-    options, ends = [str(i) for i in range(4)], []
+    peers, ends = [str(i) for i in range(4)], []
     scaffold = Scaffold(world.context())
-    clients = {peer: scaffold.start_client(w0_D, torch.tensor(1)) for peer in options}
+    clients = {peer: scaffold.start_client(w0_D, torch.tensor(1)) for peer in peers}
     begun = scaffold.start_server(w0_D)
     for _ in range(2):  # in the second round the server has a control variate as well
-        later = played(scaffold, begun, clients, lambda peer: world.batches(int(peer), 1), options)
+        later = played(scaffold, begun, clients, lambda peer: world.batches(int(peer), 1), peers)
         for i in range(4):
             wanted_D = world.gradient(i, begun.model_n)
             torch.testing.assert_close(clients[str(i)].control_n, wanted_D, rtol=0, atol=1e-13)
@@ -184,9 +184,9 @@ def test_control_variates_are_mean_gradients_and_take_the_drift_away() -> None:
     algorithms: list[Algorithm] = [FedAvg(world.context()), scaffold]
     for algorithm in algorithms:
         server: Any = algorithm.start_server(w0_D)
-        clients = {peer: algorithm.start_client(w0_D, torch.tensor(1)) for peer in options}
+        clients = {peer: algorithm.start_client(w0_D, torch.tensor(1)) for peer in peers}
         for _ in range(35):
-            server = played(algorithm, server, clients, lambda peer: world.batches(int(peer), 5), options)
+            server = played(algorithm, server, clients, lambda peer: world.batches(int(peer), 5), peers)
         ends.append(float((server.model_n - world.optimum()).norm()))
     assert ends[0] > 1e-2
     assert ends[1] < 1e-6

@@ -347,8 +347,8 @@ def test_private_weights_are_held_to_their_prior() -> None:
 
 def test_2019_refines_one_client_after_the_other() -> None:
     algorithm = MAKERS["2019"]()
-    options = [algorithm.participants(round, 3, 0.5, Draws(1)) for round in range(1, 8)]
-    assert options == [(0,), (1,), (2,), (0,), (1,), (2,), (0,)]
+    participants = [algorithm.participants(round, 3, 0.5, Draws(1)) for round in range(1, 8)]
+    assert participants == [(0,), (1,), (2,), (0,), (1,), (2,), (0,)]
     default = SequentialVirtual(bench_of("loop", LATERAL))
     assert (default.exponent, default.estimator, default.samples) == ("1", "flipout", 20)
 

@@ -95,12 +95,12 @@ async def test_layers_are_pythons_and_cells_are_marked(tmp_path: Path) -> None:
     async with shown(found, tmp_path) as (page, _):
         assert await page.value(given(STRANGE.half))
         for method in METHODS:
-            options = found.recall.ask(method, "peer1", STRANGE.half)
+            recalled = found.recall.ask(method, "peer1", STRANGE.half)
             averaged_H = found.recall.memories[method]["peer1"].averaged_H
-            fires_H = options.hidden_H
+            fires_H = recalled.hidden_H
             assert await lit(page, method) == ((fires_H & averaged_H).sum(), (fires_H & ~averaged_H).sum())
-            right, missing = options.answer & STRANGE.whole, STRANGE.whole & ~options.answer
-            for kind, cells in (("right", right), ("missing", missing), ("extra", options.answer & ~STRANGE.whole)):
+            right, missing = recalled.answer & STRANGE.whole, STRANGE.whole & ~recalled.answer
+            for kind, cells in (("right", right), ("missing", missing), ("extra", recalled.answer & ~STRANGE.whole)):
                 assert await page.value(drawn(method, kind)) == np.flatnonzero(cells).tolist(), (method, kind)
         units = "document.querySelectorAll('[data-method={}] {}').length"
         assert await page.value(units.format("partial-averaging", "circle")) == AVERAGED

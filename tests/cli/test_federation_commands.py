@@ -24,7 +24,7 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.settings import TABLE_LEARNING
-from fedpeer.peer.runtime import enrolment, invitation_files
+from fedpeer.peer.runtime import enrolment, peer_folder
 from fedpeer.peer.runtime.authority import open_authority
 from fedpeer.peer.runtime.certificates import pem, request
 from fedpeer.peer.runtime.identity import examine_identity
@@ -493,7 +493,7 @@ def test_who_was_admitted_and_has_no_room_for_its_files_is_told_the_way_out(
 
     monkeypatch.setattr(enrolment, "fetch_model", no_model)
     monkeypatch.setattr(enrolment, "join_federation", ask)
-    monkeypatch.setattr(invitation_files, "write_peer", full)
+    monkeypatch.setattr(peer_folder, "write_peer", full)
     outcome = fedpeer("join", str(token), "--folder", "there")
     assert outcome.code == 2
     assert one_line(outcome.err) == (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeer.cli.simulate_options import asked_again, options_of
+from fedpeer.cli.simulate_options import options_of, resumed_request
 from fedpeer.config.choice import Choice
 from fedpeer.config.problems import ConfigError
 from fedpeer.sims.prepare import prepare_simulation
@@ -146,12 +146,12 @@ def test_a_resumed_run_keeps_what_it_was_asked() -> None:
     request = options_of({"peers": 4, "lr": "0.5", "split": "iid/swap:1+2,on=1-2", "compare": "local", "workers": 1})
     data = request.to_json()
     settings = json.loads(json.dumps({**data.pop("federation"), **data, "command": "fedpeer simulate"}))
-    again = asked_again({"resume": "last", "workers": 2}, None)(settings)
+    again = resumed_request({"resume": "last", "workers": 2}, None)(settings)
     assert again.federation.digest() == request.federation.digest()
     assert again.federation.simulation.model_dump() == request.federation.simulation.model_dump()
     assert (again.methods, again.seeds, again.workers) == (request.methods, request.seeds, 2)
     with pytest.raises(ConfigError, match="--seed"):
-        asked_again({"resume": "last", "seed": 1}, None)
+        resumed_request({"resume": "last", "seed": 1}, None)
 
 
 def test_help_has_the_settings_own_defaults(fedpeer: Fedpeer, monkeypatch: pytest.MonkeyPatch) -> None:

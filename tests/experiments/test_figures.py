@@ -181,8 +181,8 @@ def test_what_a_paper_leaves_open_can_be_chosen_otherwise(band: Band, tmp_path: 
     """Another choice is another run, with a folder and a page of its own."""
     usual = wanted(tmp_path, "quick")
     other = replace(usual, overrides={"loss": "squared-error", "start": "uniform:1"})
-    options = [cell.variants[""].federation.learning for cell in other.cells]
-    assert {(str(each.loss), str(each.start)) for each in options} == {("squared-error", "uniform:1")}
+    learning = [cell.variants[""].federation.learning for cell in other.cells]
+    assert {(str(each.loss), str(each.start)) for each in learning} == {("squared-error", "uniform:1")}
     assert run_experiment(usual)
     assert run_experiment(other)
     assert len(band.played) == 8, "nothing of the usual runs counts"

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from fedpeer.peer.state.events import NewRoster
 from fedpeer.sims.network.faults import Act, Faults
-from fedpeer.sims.network.lies import promising, rising, standing
+from fedpeer.sims.network.lies import ELECTION_LIES
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.world import World
 from tests.faults.group_cluster import GroupCluster, world, world_with_shares
@@ -108,9 +108,8 @@ def group_terms_lied_about(seed: int) -> None:
     cluster = GroupCluster(world(gossip__gather=2.0), Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.3)))
     liar = f"peer{1 + seed // 3 % 5}"
     cluster.simulator.start()
-    pretend(
-        cluster.simulator, cluster.node_factory.driver(), {liar: [(rising, standing, promising)[seed % 3]]}, 10_000.0
-    )
+    lie = ELECTION_LIES[seed % 3]
+    pretend(cluster.simulator, cluster.node_factory.driver(), {liar: [lie]}, 10_000.0)
     assert cluster.reach(2, 2 * CALM), {each: cluster.rounds(each) for each in cluster.groups}
     kept, before = {each: cluster.leading(each) for each in cluster.groups}, len(cluster.seen.leads)
     goal = max(max(cluster.rounds(each).values()) for each in cluster.groups) + 5

@@ -11,11 +11,11 @@ from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.events import Send
 from fedpeer.peer.wire.messages import ConsensusMessage
 from fedpeer.sims.network.driver import Driver
-from fedpeer.sims.network.lies import Said
+from fedpeer.sims.network.lies import ElectionLie
 from fedpeer.sims.network.simulator import Simulator
 
 
-def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[Said]], until: float) -> None:
+def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[ElectionLie]], until: float) -> None:
     """Let each liar send its lies to all other members of each of its groups, at each tick from now until this one."""
     for peer, lies in liars.items():
         machine = simulator.machines().get(peer)
@@ -27,8 +27,8 @@ def pretend(simulator: Simulator, driver: Driver, liars: dict[str, Collection[Sa
             for to in sorted(consensus.round_commit.election.voter_set.members - {peer}):
                 for lie in lies:
                     for said in lie(consensus.round_commit.election, int(simulator.now)):
-                        ballot = ConsensusMessage(group=group, message=said)
-                        send = Send(to, ballot, state.durable.incarnation, state.durable.met.get(to, 0))
+                        message = ConsensusMessage(group=group, message=said)
+                        send = Send(to, message, state.durable.incarnation, state.durable.met.get(to, 0))
                         simulator._travel(peer, to, driver.encode(peer, send), simulator._arrived)
     if simulator.now + 1 < until:
         simulator.agenda.at(simulator.now + 1, lambda: pretend(simulator, driver, liars, until))

@@ -24,7 +24,7 @@ from fedpeer.peer.consensus.collected_updates import CollectedUpdates
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
-from fedpeer.peer.node import channels, handshake, node, reminders, rounds
+from fedpeer.peer.node import channels, handshake, reminders, rounds
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.entries import ClientStateSaved, ConsensusEntry, Entry, UpdateMade
@@ -93,17 +93,10 @@ def acknowledge_before_the_save(patch: Patch) -> None:
     _reordered(patch, lambda effect: isinstance(effect, Send) and isinstance(effect.message, Ack))
 
 
-class Deaf(dict[str, dict[str, int]]):
-    """A mapping of silent peers in which no peer is ever silent."""
-
-    def get(self, key: str, default: object = None) -> dict[str, int]:
-        return {}
-
-
 def no_window(patch: Patch) -> None:
     for module in (transfers, rounds):
         patch.setattr(module, "resting", lambda channel: False)
-    patch.setattr(node, "RoundProgress", lambda: rounds.RoundProgress(silent=Deaf()))
+    patch.setattr(rounds, "_silent", lambda state, progress, group: {})
 
 
 def repeat_with_other_bytes(patch: Patch) -> None:

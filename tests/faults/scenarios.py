@@ -199,9 +199,9 @@ def pausing(seed: int) -> None:
     cluster, draws = calm(seed)
     simulator, peer = cluster.simulator, f"peer{1 + seed % 4}"
     cluster.run(CALM + float(draws.uniform(0, 60)))
-    options, round = simulator.now, cluster.node(peer).durable.round
+    paused_at, round = simulator.now, cluster.node(peer).durable.round
     simulator.feed(peer, OperatorCommand("pause"))
-    assert cluster.run(options + 5.0 / 0.025, lambda: peer in simulator.stopped), "a pause takes less than 5 s"
+    assert cluster.run(paused_at + 5.0 / 0.025, lambda: peer in simulator.stopped), "a pause takes less than 5 s"
     assert simulator.stopped.pop(peer).code == 0
     cluster.run(simulator.now + float(draws.uniform(1, 200)))
     simulator.start(peer)

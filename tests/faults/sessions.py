@@ -19,7 +19,7 @@ from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.roster import sign
 from fedpeer.sims.network.disk import DiskRules
 from fedpeer.sims.network.faults import NEVER, Act, Faults
-from fedpeer.sims.network.lies import TERMS, Said
+from fedpeer.sims.network.lies import ELECTION_LIES, ElectionLie
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults.peer_cluster import AUTHORITY
 from tests.faults.pretenders import pretend
@@ -415,8 +415,8 @@ def terms_lied_about(seed: int) -> None:
     made = world(8 if seed % 3 == 2 else 4, gossip__gather=2.0)
     draws = Draws(seed).numpy("liars")
     mixed = [made.peers[place] for place in draws.permutation(len(made.peers))]
-    liars: dict[str, Collection[Said]] = {
-        peer: [TERMS[(seed + n) % len(TERMS)]] for n, peer in enumerate(mixed[: len(mixed) // 4])
+    liars: dict[str, Collection[ElectionLie]] = {
+        peer: [ELECTION_LIES[(seed + n) % len(ELECTION_LIES)]] for n, peer in enumerate(mixed[: len(mixed) // 4])
     }
     consensus_cluster = ServerCluster(
         made, Faults(seed=seed, links=LinkRules(delay=0.2, jitter=0.5, loss=0.05 * (seed % 2)))

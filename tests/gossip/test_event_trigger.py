@@ -1,6 +1,6 @@
 """Averaging only where a slice has drifted.
 
-A sleeping peer keeps its whole mass, a woken peer gives, and nothing is lost whichever peers sleep.
+An inactive peer keeps its whole mass, an active one gives, and nothing is lost whichever peers are inactive.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
-from fedpeer.gossip.event_trigger import Awake, has_moved, wakings, woken_matrix
+from fedpeer.gossip.event_trigger import ActivePeers, active_peers, has_moved, triggered_matrix
 from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS
 from fedpeer.topology.mixing import Protocol
 from fedpeer.topology.overlay import overlay
@@ -35,7 +35,9 @@ def policy(
     return Averaging.of(graph, protocol, exchanges=exchanges, tolerance=tolerance, drift=0.1, draws=draws)
 
 
-def played(of: Averaging, round: int, masses_P2: NDArray[np.float64], active_P: Awake) -> tuple[Any, list[int], Awake]:
+def played(
+    of: Averaging, round: int, masses_P2: NDArray[np.float64], active_P: ActivePeers
+) -> tuple[Any, list[int], ActivePeers]:
     """Average slowly and obviously: peer by peer, by name, one exchange after the other.
 
     Return (masses, full messages of each peer, awake).
@@ -77,8 +79,8 @@ def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
 ) -> None:
     of, active_P = policy(name, count, protocol, exchanges=exchanges, seed=seed), np.array(sleepers[:count])
     matrices = of.matrices(round)
-    active = list(wakings(matrices, active_P))
-    matrix = woken_matrix(matrices, active)
+    active = list(active_peers(matrices, active_P))
+    matrix = triggered_matrix(matrices, active)
     masses_P2 = np.random.default_rng(seed).normal(size=(count, 2))
     expected_P2, full, awake_after = played(of, round, masses_P2, active_P)
     np.testing.assert_allclose(matrix @ masses_P2, expected_P2, atol=1e-12)
@@ -97,16 +99,16 @@ def test_the_matrix_is_what_the_peers_do_one_by_one_and_loses_nothing(
 def test_nobody_and_everybody(name: str, protocol: Protocol) -> None:
     of = policy(name, 9, protocol, exchanges=4)
     for round in range(2):
-        nobody = list(wakings(of.matrices(round), np.zeros(9, bool)))
+        nobody = list(active_peers(of.matrices(round), np.zeros(9, bool)))
         assert not np.any(nobody)
-        np.testing.assert_array_equal(woken_matrix(of.matrices(round), nobody), np.eye(9))
+        np.testing.assert_array_equal(triggered_matrix(of.matrices(round), nobody), np.eye(9))
         assert [size for _, size in traffic(of, 10**6, round, active=nobody)] == [
             SHARE_EXTRA_BYTES * messages for messages, _ in traffic(of, 10**6, round)
         ]
-        everybody = list(wakings(of.matrices(round), np.ones(9, bool)))
+        everybody = list(active_peers(of.matrices(round), np.ones(9, bool)))
         usual: Any = of.matrix(round)
         usual = usual.toarray() if issparse(usual) else usual
-        np.testing.assert_allclose(woken_matrix(of.matrices(round), everybody), usual, atol=1e-15)
+        np.testing.assert_allclose(triggered_matrix(of.matrices(round), everybody), usual, atol=1e-15)
         assert traffic(of, 10, round, active=everybody) == traffic(of, 10, round)
 
 
@@ -118,15 +120,15 @@ def test_one_wakes_all_within_the_diameter_and_no_sooner(name: str) -> None:
         steps = nx.single_source_shortest_path_length(union, first)
         of = policy(name, count, "push-sum", exchanges=max(2, *steps.values()))
         alone = np.arange(count) == first
-        for exchange, active_P in enumerate(wakings(of.matrices(0), alone)):
+        for exchange, active_P in enumerate(active_peers(of.matrices(0), alone)):
             assert active_P.tolist() == [steps[peer] <= exchange for peer in range(count)]
 
 
 def test_one_who_has_moved_gives_all_the_exact_mean() -> None:
     of = policy("ring", 7, "exact", exchanges=1)
     assert of.exchanges == 2
-    active = list(wakings(of.matrices(0), np.arange(7) == 3))
-    np.testing.assert_allclose(woken_matrix(of.matrices(0), active), np.full((7, 7), 1 / 7), atol=1e-15)
+    active = list(active_peers(of.matrices(0), np.arange(7) == 3))
+    np.testing.assert_allclose(triggered_matrix(of.matrices(0), active), np.full((7, 7), 1 / 7), atol=1e-15)
     sent = traffic(of, 10, active=active)
     assert [messages for messages, _ in sent] == [12] * 7
     assert [size - 12 * SHARE_EXTRA_BYTES for _, size in sent] == [480 if peer == 3 else 240 for peer in range(7)]
@@ -136,8 +138,8 @@ def test_who_gave_gets_weight_back_in_the_next_exchange() -> None:
     of = policy("k-regular", 16, "push-sum", exchanges=2)
     alone = np.arange(16) == 5
     first, second = of.matrices(0)
-    active = list(wakings([first, second], alone))
-    after_one, after_two = (woken_matrix([first, second][:k], active[: k + 1]) @ np.ones(16) for k in (1, 2))
+    active = list(active_peers([first, second], alone))
+    after_one, after_two = (triggered_matrix([first, second][:k], active[: k + 1]) @ np.ones(16) for k in (1, 2))
     assert after_one[5] == pytest.approx(1 / 5)
     assert after_two[5] == pytest.approx(1 / 25 + 4 * 1.2 / 5)
 

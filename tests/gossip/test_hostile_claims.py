@@ -328,9 +328,9 @@ def test_a_helper_that_vouches_for_the_dead_hides_no_death() -> None:
     for now in range(1, HIDDEN):
         for out in peer.tick(now):
             if isinstance(out, SendProbe) and out.to in ("peer003", "peer004") and out.kind != "pong":
-                options = out.kind == "ping-request"
-                vouched += options
-                peer.on_pong(out.to, out.number, out.target, out.to == "peer003" or not options, ())
+                by_request = out.kind == "ping-request"
+                vouched += by_request
+                peer.on_pong(out.to, out.number, out.target, out.to == "peer003" or not by_request, ())
     assert vouched > 3
     assert peer.status("peer002") == "dead"
     assert peer.status("peer003") == "alive"

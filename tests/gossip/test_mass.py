@@ -99,8 +99,8 @@ def test_many_peers_at_once_are_each_one_alone() -> None:
 
 def test_a_meeting_answers_with_what_was_held_before() -> None:
     mine, theirs = Mass.of(torch.tensor([8.0])), Mass.of(torch.tensor([0.0]))
-    kept, options = push_pull.request(mine)
-    merged, answer = push_pull.respond(theirs, options)
+    kept, request = push_pull.request(mine)
+    merged, answer = push_pull.respond(theirs, request)
     assert (float(merged.estimate_D), float(receive(kept, answer).estimate_D)) == (4.0, 4.0)
 
 

@@ -14,6 +14,7 @@ from fedpeer.gossip.reductions import Form, bfloat16, float32, float64, int8, to
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, Receipt, TransferDecision
 from fedpeer.topology.prediction import predicted_rounds
 from tests.gossip.membership_cluster import Edge, TransferSimulator, Weather
+from tests.reference.memory_loss import MemoryLoss, meet
 from tests.reference.push_sum import share_of
 
 FORMS: dict[str, Form] = {
@@ -137,13 +138,13 @@ class Forgetful(TransferSimulator):
         assert all(theirs.theirs == mine.mine and not mine.theirs and not theirs.mine for mine, theirs in losses)
         return any(mine.mine for mine, _ in losses) or self.verdicts[TransferDecision.REUSED] > 0
 
-    def meet(self, peer: str, near: str) -> tuple[incarnations.MemoryLoss, incarnations.MemoryLoss]:
+    def meet(self, peer: str, near: str) -> tuple[MemoryLoss, MemoryLoss]:
         """Compare the memories of the two; return what each finds: (the peer, its neighbor)."""
         mine = self.out[peer, near], self.into[near, peer]
         theirs = self.out[near, peer], self.into[peer, near]
         return (
-            incarnations.meet(*mine, incarnations.memory(*theirs)),
-            incarnations.meet(*theirs, incarnations.memory(*mine)),
+            meet(*mine, incarnations.memory(*theirs)),
+            meet(*theirs, incarnations.memory(*mine)),
         )
 
     def reborn(self, peer: str, estimate_D: torch.Tensor) -> None:
@@ -273,15 +274,11 @@ def test_a_maker_that_made_other_transfers_under_old_numbers_is_betrayed_by_the_
     mass, channels, shares = give(held, channels)
     taken, _ = transfers.take(Incoming(), shares["b"], float64(), 2)
     _, again, _ = give(mass, {"b": Outgoing()})
-    assert incarnations.meet(
-        channels["b"], Incoming(), incarnations.memory(Outgoing(), taken)
-    ) == incarnations.MemoryLoss(mine=False, theirs=False)
-    assert incarnations.meet(again["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == incarnations.MemoryLoss(
-        mine=True, theirs=False
+    assert meet(channels["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == MemoryLoss(
+        mine=False, theirs=False
     )
-    assert incarnations.meet(Outgoing(), taken, incarnations.memory(again["b"], Incoming())) == incarnations.MemoryLoss(
-        mine=False, theirs=True
-    )
+    assert meet(again["b"], Incoming(), incarnations.memory(Outgoing(), taken)) == MemoryLoss(mine=True, theirs=False)
+    assert meet(Outgoing(), taken, incarnations.memory(again["b"], Incoming())) == MemoryLoss(mine=False, theirs=True)
 
 
 # ------------------------------------------------------------------------------------------------------- one channel

@@ -9,7 +9,7 @@ from typing import Any, get_args
 import pytest
 
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.cli.simulate_options import asked_again
+from fedpeer.cli.simulate_options import resumed_request
 from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
 from fedpeer.peer.runtime.prepared import prepare_peer
@@ -19,7 +19,7 @@ from fedpeer.peer.state.durable_state import DurableState
 from fedpeer.peer.state.entries import Began, Entry
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.wire import consensus_wire
-from fedpeer.peer.wire.consensus_messages import Message as Said
+from fedpeer.peer.wire.consensus_messages import ConsensusContent
 from fedpeer.peer.wire.framing import DIGEST_BYTES
 from fedpeer.peer.wire.messages import KINDS, Message
 from fedpeer.runs.folder import RunFolder
@@ -45,7 +45,7 @@ ENTRY_TAGS = (
     "Started Began Learnt Opened Closed Took Acked Met Reborn Adopted Returned Left "
     "Stood Bound Stored Studied Kept Averaged Called Sworn"
 )
-BALLOT_TAGS = "canvass answer lead follow propose accept commit"
+CONSENSUS_TAGS = "canvass answer lead follow propose accept commit"
 KIND_NUMBERS = (
     "Hello Contract Transfer Ack Ping PingRequest Pong ValueRequest Value RosterNews RejectMessage "
     "ConsensusMessage Update ModelRequest ModelReply"
@@ -67,8 +67,8 @@ def test_each_field_that_is_kept_has_a_stored_name() -> None:
 
 
 def test_the_tags_of_consensus_messages_stay_and_each_kind_has_one() -> None:
-    assert " ".join(consensus_wire.TAGS.values()).startswith(BALLOT_TAGS)
-    assert set(consensus_wire.TAGS) == set(get_args(Said))
+    assert " ".join(consensus_wire.TAGS.values()).startswith(CONSENSUS_TAGS)
+    assert set(consensus_wire.TAGS) == set(get_args(ConsensusContent))
 
 
 def test_the_numbers_of_messages_stay_and_each_kind_has_one() -> None:
@@ -166,7 +166,7 @@ def test_an_interrupted_run_of_the_release_ends_with_the_numbers_of_an_uninterru
     assert [kept.status] == ["interrupted"]
     assert (kept.path / "checkpoint.safetensors").exists()
     before = measured(kept)
-    request = asked_again({"resume": kept.id}, None)(kept.read("settings") or {})
+    request = resumed_request({"resume": kept.id}, None)(kept.read("settings") or {})
     run_prepared(prepare_simulation(request), kept)
     anew = RunFolder.create(tmp_path / "anew", name="anew", settings={}, environment={})
     run_prepared(prepare_simulation(request), anew)

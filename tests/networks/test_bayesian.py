@@ -17,7 +17,6 @@ from fedpeer.networks.bayesian import (
     Estimator,
     bayesian,
     drawn_noise,
-    handed,
     inverse_softplus,
     sampled,
     split_parameters,
@@ -25,6 +24,7 @@ from fedpeer.networks.bayesian import (
 from fedpeer.networks.registry import NetworkError, cnn, lstm, mlp
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.trace import trace
+from tests.reference.handed_noise import handed
 from tests.reference.virtual import joined
 
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)

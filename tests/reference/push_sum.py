@@ -10,6 +10,11 @@ import torch
 from fedpeer.gossip.mass import Mass
 
 
+def rounded(mass: Mass, wire: torch.dtype) -> Mass:
+    """Return the mass that arrives if values travel as `wire`; the weight is in the head and stays float64."""
+    return Mass(mass.value_D.to(wire).to(torch.float64), mass.weight)
+
+
 def share_of(held: Mass, fraction: float, *, copies: int = 1, wire: torch.dtype = torch.float64) -> tuple[Mass, Mass]:
     """Split off `copies` equal shares of `fraction` each; return (mass kept, mass that each receiver gets).
 
@@ -18,7 +23,7 @@ def share_of(held: Mass, fraction: float, *, copies: int = 1, wire: torch.dtype 
     """
     assert fraction > 0, "a share is a part of what is held"
     assert copies * fraction <= 1, "no one can give more than is held"
-    sent = held.scaled(fraction).rounded(wire)
+    sent = rounded(held.scaled(fraction), wire)
     return held - sent.scaled(copies), sent
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedpeer.config.choice import parse_choice
-from fedpeer.config.contract import EARLIER, EARLIER_OF_SLICES, contract_of, differences, part, text_of
+from fedpeer.config.contract import EARLIER, EARLIER_OF_SLICES, contract_of, differences, group_digest, text_of
 from fedpeer.config.federation import Federation
 from fedpeer.gossip.successive import Successive
 from fedpeer.learning.bandwidth import rhythms, sending
@@ -261,8 +261,10 @@ def test_the_encodings_of_a_slice_are_written_down_from_its_first_own_one_on() -
     assert (second[EARLIER], second[EARLIER_OF_SLICES]) == (["float32"], {"core": ["float32"]})
     third = succeeding(second, contract(None, gossip__wire="bfloat16"))
     assert (third[EARLIER], third[EARLIER_OF_SLICES]) == (["float32"], {"core": ["float32", "int8"]})
-    assert part(third, "core", served=False) != part(second, "core", served=False)
-    assert part(third, "pair", served=False) == part(second, "pair", served=False), "it does not concern them"
+    assert group_digest(third, "core", served=False) != group_digest(second, "core", served=False)
+    assert group_digest(third, "pair", served=False) == group_digest(second, "pair", served=False), (
+        "it does not concern them"
+    )
 
 
 @pytest.mark.slow

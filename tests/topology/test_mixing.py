@@ -17,9 +17,8 @@ from fedpeer.topology.mixing import (
     metropolis_hastings,
     push_sum_matrix,
     random_matching,
-    second_modulus,
 )
-from tests.reference.mixing import limit_weights, spectral_gap
+from tests.reference.mixing import limit_weights, second_modulus, spectral_gap
 from tests.topology.test_graphs import NAMES, made
 
 

@@ -8,9 +8,10 @@ import numpy as np
 import pytest
 
 from fedpeer.topology.graphs import TopologyError
-from fedpeer.topology.mixing import Protocol, effective_matrix, push_sum_matrix, second_modulus
+from fedpeer.topology.mixing import Protocol, effective_matrix, push_sum_matrix
 from fedpeer.topology.overlay import Overlay
 from fedpeer.topology.prediction import contraction, predicted_rounds, relative_disagreement
+from tests.reference.mixing import second_modulus
 from tests.topology.test_graphs import NAMES, made
 from tests.topology.test_mixing import keyed
 

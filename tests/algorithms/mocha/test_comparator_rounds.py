@@ -65,8 +65,8 @@ def test_nodes_with_less_than_a_batch_give_what_they_have_and_the_rest_is_not_ma
     """A round takes beta / (batch * clients) of each move for any set of participants, so that beta = 1 stays safe."""
     play = Play(MinibatchSdca(TASKS.context, batch=8, beta=1.0, **RELATED), TASKS)
     problem, before = play.problem(), 0.0
-    for options in ([0], [0, 1, 2], [1, 2], [2]):
-        play.one(options)
+    for nodes in ([0], [0, 1, 2], [1, 2], [2]):
+        play.one(nodes)
         now = dual.dual(problem, play.state.alphas)
         assert now < before
         before = now

@@ -76,9 +76,9 @@ def test_v_is_that_of_the_clients_and_the_dual_never_rises_whoever_takes_part_or
     )
     play = Play(algorithm, TASKS, seed)
     before = dual.dual(play.problem(), play.state.alphas)
-    for options, late in rounds:
+    for nodes, late in rounds:
         held = [client.alpha_S for client in play.clients]
-        play.one(options, late)
+        play.one(nodes, late)
         problem, state = play.problem(), play.state
         torch.testing.assert_close(state.v_TF, dual.v_of(problem.tasks, state.alphas), rtol=0, atol=1e-13)
         now = dual.dual(problem, state.alphas)
@@ -86,9 +86,9 @@ def test_v_is_that_of_the_clients_and_the_dual_never_rises_whoever_takes_part_or
         before = now
         w_TF = dual.w_of(state.v_TF, problem.coupling_TT)
         for t in range(3):
-            if t not in options - late:
+            if t not in nodes - late:
                 assert torch.equal(play.clients[t].alpha_S, held[t]), "what did not count is taken back"
-            if t in options:
+            if t in nodes:
                 assert torch.equal(play.clients[t].model_n, w_TF[t]), "it has w_t after the round, counted or not"
 
 

@@ -22,10 +22,10 @@ from fedpeer.peer.wire.consensus_messages import (
     ApplyModel,
     Certificate,
     CommitState,
+    ConsensusContent,
     Fetch,
     HardState,
     LeaderChanged,
-    Message,
     Out,
     PersistConsensus,
     Proposal,
@@ -103,7 +103,7 @@ def machine(
 
 
 #: Function that gives the messages of a lying member at a tick, each with its recipient.
-Lie = Callable[["ConsensusCluster", str], Iterable[tuple[str, Message]]]
+Lie = Callable[["ConsensusCluster", str], Iterable[tuple[str, ConsensusContent]]]
 
 
 class ConsensusCluster:
@@ -147,11 +147,11 @@ class ConsensusCluster:
         self.turns: list[tuple[int, str, LeaderChanged]] = []
         self.applied: list[tuple[int, str, Proposal]] = []
         self.refused: Counter[str] = Counter()
-        self.sent: list[tuple[int, str, str, Message]] = []
-        self.rash: list[tuple[int, str, Message]] = []  # sent before it was durable
+        self.sent: list[tuple[int, str, str, ConsensusContent]] = []
+        self.rash: list[tuple[int, str, ConsensusContent]] = []  # sent before it was durable
         self.now = self._order = self._models = 0
         self._due: dict[str, int] = {}
-        self._mail: list[tuple[int, int, str, str, Message | Wanted]] = []
+        self._mail: list[tuple[int, int, str, str, ConsensusContent | Wanted]] = []
         for peer in self.peers:
             if peer not in self.liars:
                 self.start(peer)
@@ -257,7 +257,7 @@ class ConsensusCluster:
             case Rejection(code):
                 self.refused[code] += 1
 
-    def _is_durable(self, peer: str, to: str, message: Message) -> bool:
+    def _is_durable(self, peer: str, to: str, message: ConsensusContent) -> bool:
         """Return whether a vote or an acceptance is on its sender's disk, with the model that it is about."""
         disk = self.disks[peer]
         match message:
@@ -269,14 +269,14 @@ class ConsensusCluster:
             case _:
                 return True
 
-    def _post(self, sender: str, to: str, message: Message | Wanted) -> None:
+    def _post(self, sender: str, to: str, message: ConsensusContent | Wanted) -> None:
         for _ in range(1 + (self.rng.random() < self.repeat)):
             if self.rng.random() >= self.loss and (sender, to) not in self.apart:
                 self._order += 1
                 due = self.now + int(self.rng.integers(1, self.delay + 1))
                 heapq.heappush(self._mail, (due, self._order, sender, to, message))
 
-    def _deliver(self, sender: str, to: str, message: Message | Wanted) -> None:
+    def _deliver(self, sender: str, to: str, message: ConsensusContent | Wanted) -> None:
         if to not in self.alive or (sender, to) in self.apart:
             return
         if not isinstance(message, Wanted):

@@ -22,7 +22,7 @@ PACE, GOAL = {"peer1": 1e6}, 2
 
 
 def counted_of(node: Node) -> dict[str, int]:
-    return dict(node.consensus_by_group[EVERYONE].in_force()[0])
+    return dict(node.consensus_by_group[EVERYONE].in_force.counted)
 
 
 def jobs_of(consensus_cluster: ServerCluster) -> list[AggregateUpdates]:
@@ -56,10 +56,10 @@ def test_an_update_of_an_earlier_round_counts_once_in_a_later_one() -> None:
     assert acks == [Ack(group=EVERYONE, taken=late.term, round=late.round)]
     assert consensus_cluster.run(consensus_cluster.simulator.now + 400.0, lambda: "peer1" in counted_of(node))
     assert counted_of(node)["peer1"] == late.round, "the model names the round of the training"
-    before = node.consensus_by_group[EVERYONE].in_force()
+    before = node.consensus_by_group[EVERYONE].in_force
     assert not refusals(told(node, "peer1", late)), "who did not hear that it counted is told again"
     assert "peer1" not in node.consensus_by_group[EVERYONE]._gathering.updates
-    assert node.consensus_by_group[EVERYONE].in_force() == before
+    assert node.consensus_by_group[EVERYONE].in_force == before
 
 
 @pytest.mark.slow

@@ -12,12 +12,12 @@ from fedpeer.peer.consensus.election import RAISE_MAX, TERM_JUMP_MAX, Election
 from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.wire.consensus_messages import (
     CommitState,
+    ConsensusContent,
     HardState,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
     LeaderChanged,
-    Message,
     Out,
     PersistConsensus,
     Progress,
@@ -608,7 +608,7 @@ def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_ter
 # ---------------------------------------------------------------------------------------------- members that lie (B6)
 
 
-def numbers(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def numbers(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, ConsensusContent]]:
     """Yield unsigned replies with higher terms to all peers, at each tick."""
     for to in consensus_cluster.alive:
         term = consensus_cluster.alive[to].election.hard_state.term + 1 + consensus_cluster.now % 50
@@ -616,14 +616,14 @@ def numbers(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[st
         yield to, VoteReply(term, bool(consensus_cluster.now % 2), False, b"")
 
 
-def requests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def requests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, ConsensusContent]]:
     """Yield vote requests to all peers at each tick, one term above the highest."""
     newest = max(round_commit.election.hard_state.term for round_commit in consensus_cluster.alive.values())
     for to in consensus_cluster.alive:
         yield to, VoteRequest(newest + 1, False, 1, Progress(10**6, 10**6, 10**6))
 
 
-def promises(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def promises(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, ConsensusContent]]:
     """Yield a promise of a vote to each peer, and then a refusal."""
     for to in consensus_cluster.alive:
         term = consensus_cluster.alive[to].election.hard_state.term
@@ -631,7 +631,7 @@ def promises(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[s
         yield to, VoteReply(term, False, False, b"")
 
 
-def certificates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def certificates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, ConsensusContent]]:
     """Yield heartbeats of a coordinator that has only its own vote."""
     for to in consensus_cluster.alive:
         yield (
@@ -642,14 +642,14 @@ def certificates(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tup
         )
 
 
-def wins(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def wins(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, ConsensusContent]]:
     """Yield vote requests as often as the others let the liar be a candidate; once elected it does nothing."""
     newest = max(round_commit.election.hard_state.term for round_commit in consensus_cluster.alive.values())
     for to in consensus_cluster.alive:
         yield to, VoteRequest(newest + 1, consensus_cluster.now % 9 < 6, 1, Progress(10**6, 10**6, 10**6))
 
 
-def digests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, Message]]:
+def digests(consensus_cluster: ConsensusCluster, liar: str) -> Iterator[tuple[str, ConsensusContent]]:
     """Yield short heartbeats with an invented digest, and with the digest of the coordinator's certificate."""
     leading = [each.election for each in consensus_cluster.alive.values() if each.election.leading]
     for to in consensus_cluster.alive:

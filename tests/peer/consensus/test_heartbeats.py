@@ -15,6 +15,7 @@ import pytest
 from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.wire.consensus_messages import (
     CommitState,
+    ConsensusContent,
     HardState,
     Heartbeat,
     HeartbeatReply,
@@ -29,7 +30,6 @@ from fedpeer.peer.wire.consensus_messages import (
     certificate_digest,
     vote_text,
 )
-from fedpeer.peer.wire.consensus_messages import Message as Said
 from fedpeer.peer.wire.messages import ConsensusMessage
 from tests.gossip.swim import ids, signature
 from tests.peer.consensus.consensus_cluster import SCOPE, ConsensusCluster, Disk, judge, machine
@@ -57,11 +57,11 @@ def short(certificate: LeaderCertificate) -> ShortHeartbeat:
     return ShortHeartbeat(certificate.term, certificate_digest(SCOPE, certificate), Progress())
 
 
-def frame_bytes(message: Said) -> int:
+def frame_bytes(message: ConsensusContent) -> int:
     return len(framed(ConsensusMessage(group="everyone", message=message)))
 
 
-def elected(count: int, older: Collection[str] = ()) -> tuple[Election, int, dict[str, Said]]:
+def elected(count: int, older: Collection[str] = ()) -> tuple[Election, int, dict[str, ConsensusContent]]:
     """Let the first voter begin to coordinate in term 4; return its election, the tick, and its first heartbeats."""
     peers = ids(count)
     disk = Disk(CommitState(1), HardState(3))
@@ -77,16 +77,16 @@ def elected(count: int, older: Collection[str] = ()) -> tuple[Election, int, dic
     return election, now, beats(out)
 
 
-def beats(out: Iterable[Out]) -> dict[str, Said]:
+def beats(out: Iterable[Out]) -> dict[str, ConsensusContent]:
     """Return the heartbeats, by recipient."""
     return {
         each.to: each.message for each in out if isinstance(each, SendConsensus) and isinstance(each.message, BEATS)
     }
 
 
-def next_beats(election: Election, now: int) -> tuple[int, dict[str, Said]]:
+def next_beats(election: Election, now: int) -> tuple[int, dict[str, ConsensusContent]]:
     """Return the tick of the next heartbeats, and these heartbeats by recipient."""
-    found: dict[str, Said] = {}
+    found: dict[str, ConsensusContent] = {}
     while not found:
         found = beats(election.tick(now := now + 1, ()))
     return now, found
@@ -175,7 +175,7 @@ def test_a_member_that_did_not_get_the_certificate_gets_it_with_each_heartbeat()
     assert {type(each) for each in to_it(consensus_cluster, cut)} == {ShortHeartbeat}
 
 
-def to_it(consensus_cluster: ConsensusCluster, peer: str) -> list[Said]:
+def to_it(consensus_cluster: ConsensusCluster, peer: str) -> list[ConsensusContent]:
     """Return the heartbeats to this peer."""
     return [said for _, _, to, said in consensus_cluster.sent if to == peer and isinstance(said, BEATS)]
 
@@ -308,7 +308,7 @@ def test_a_coordinator_of_an_earlier_term_is_followed_by_its_digest_while_this_o
     now = TIMING.shortest
     while election.coordinator is not None:
         election.tick(now := now + 1, ())
-    while election._is_led():
+    while election._has_coordinator():
         election.tick(now := now + 1, ())
     election.on_vote_request(E, vote_request(7))
     assert election.hard_state == HardState(7, E)

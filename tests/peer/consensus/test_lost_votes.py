@@ -18,10 +18,10 @@ from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.consensus_messages import (
     Certificate,
     Commit,
+    ConsensusContent,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
-    Message,
     Progress,
     Proposal,
     VoteRequest,
@@ -61,7 +61,7 @@ def state_of(node: Node) -> ConsensusState:
     return node.durable.consensus_states[EVERYONE]
 
 
-def told(node: Node, sender: str, message: Message) -> list[Effect]:
+def told(node: Node, sender: str, message: ConsensusContent) -> list[Effect]:
     """Pass a message to the node's consensus group; return its immediate effects."""
     node.consensus_by_group[EVERYONE].on_consensus_message(sender, ConsensusMessage(group=EVERYONE, message=message))
     return node.take_effects()
@@ -133,7 +133,7 @@ def acceptance(node: Node, *, rounds: int, terms: int, roster: int = 1, forged: 
     ],
 )  # fmt: skip
 def test_who_is_shown_a_promise_that_it_does_not_remember_gives_up_its_vote(
-    message: Callable[[Node], Message], *, forgotten: bool
+    message: Callable[[Node], ConsensusContent], *, forgotten: bool
 ) -> None:
     node = started()
     term = state_of(node).hard_state.term

@@ -16,12 +16,12 @@ from fedpeer.peer.wire.consensus_messages import (
     Certificate,
     Commit,
     CommitState,
+    ConsensusContent,
     CountUpdate,
     Fetch,
     HardState,
     Heartbeat,
     LeaderCertificate,
-    Message,
     Out,
     PersistConsensus,
     Progress,
@@ -164,7 +164,7 @@ class Forgetful(RoundCommit):
 class Rash(RoundCommit):
     """A peer that sends before it saves."""
 
-    def received(self, sender: str, message: Message) -> list[Out]:
+    def received(self, sender: str, message: ConsensusContent) -> list[Out]:
         return sorted(super().received(sender, message), key=lambda output: isinstance(output, PersistConsensus))
 
 
@@ -309,7 +309,7 @@ def test_who_follows_drops_a_coordinator_that_does_not_step_down() -> None:
     assert any(isinstance(out, SendConsensus) and out.message.granted for out in granted), "no lease is waited for"  # type: ignore[union-attr]
 
 
-def usurped(cluster: ConsensusCluster, me: str) -> Iterable[tuple[str, Message]]:
+def usurped(cluster: ConsensusCluster, me: str) -> Iterable[tuple[str, ConsensusContent]]:
     """Return the messages of a founder that was the only voter once, and goes on as if it were."""
     term, rounds = cluster.term + 1, cluster.rounds
     vote = signature(me, vote_text(SCOPE, me, term, 1, me))
@@ -514,7 +514,9 @@ def first_refusal(out: list[Out]) -> str | None:
         (A, Commit(replace(certificate(Proposal(5, 2, 1, Y), A, B), proposal=Proposal(5, 2, 1, X))), "bad_signature"),
     ],
 )
-def test_what_cannot_be_is_refused_by_name_and_changes_nothing(sender: str, message: Message, code: str) -> None:
+def test_what_cannot_be_is_refused_by_name_and_changes_nothing(
+    sender: str, message: ConsensusContent, code: str
+) -> None:
     round_commit = follower()
     before = round_commit.holding, round_commit.election.hard_state
     out = round_commit.received(sender, message)

@@ -230,7 +230,7 @@ def test_a_round_goes_on_without_who_sends_nonsense_and_it_is_told_once_a_round(
     leader = consensus_cluster.leading()
     assert leader != "peer4", "else its own update would not count, without a word"
     assert Counter(consensus_cluster.seen.refused) == {(leader, "not_finite", "peer4"): 2}
-    counted, _ = leader_of(consensus_cluster).consensus_by_group[EVERYONE].in_force()
+    counted, _ = leader_of(consensus_cluster).consensus_by_group[EVERYONE].in_force
     assert counted["peer4"] >= 5
     late = consensus_cluster.simulator.rows
     assert not [row for row in late if row[1] == "note" and row[3] == "edge_paused"]

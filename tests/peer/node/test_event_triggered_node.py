@@ -25,7 +25,7 @@ from fedpeer.gossip.transfers import (
 )
 from fedpeer.peer.node import rounds
 from fedpeer.peer.node.node import Node
-from fedpeer.peer.node.rounds import QUIET_TRAININGS, _awake
+from fedpeer.peer.node.rounds import QUIET_TRAININGS, _is_active
 from fedpeer.peer.state.durable_state import GroupState
 from fedpeer.peer.state.journal import durable_state_of, snapshot_bytes
 from fedpeer.peer.wire.message_policy import MessagePolicy
@@ -142,26 +142,26 @@ def test_who_waits_for_acknowledgements_first_gives_to_a_member_that_is_back(
     cluster = running(30.0, gossip__drift=10.0)
     (group,) = cluster.groups
     node = cluster.node("peer2")
-    node.rounds.missed[group] = {"peer1"}
+    node.rounds.groups[group].missed = {"peer1"}
     monkeypatch.setattr(rounds, "resting", lambda channel: True)
     assert not rounds._open(node.state, node.rounds, node.repeats, group, 0)
     monkeypatch.undo()
     assert rounds._open(node.state, node.rounds, node.repeats, group, 0)
     assert node.durable.groups[group].active
-    assert not node.rounds.missed[group]
+    assert not node.rounds.groups[group].missed
 
 
 def test_who_sleeps_and_who_wakes() -> None:
     settled_D = torch.ones(4)
     still, far = (Mass.of(settled_D * scale) for scale in (1.0, 1.2))
     inactive = GroupState(still, settled_D=settled_D)
-    assert not _awake(inactive, 0, 0.1)
-    assert _awake(replace(inactive, held=far), 0, 0.1)
-    assert not _awake(replace(inactive, held=far), 0, 0.3)
-    assert _awake(replace(inactive, settled_D=None), 0, 0.1), "who does not know gives"
-    assert not _awake(replace(inactive, held=far), 1, 0.1), "behind the first exchange only who is woken"
-    assert _awake(replace(inactive, active=True), 1, 0.1)
-    assert not _awake(replace(inactive, active=True), 0, 0.1), "waking is for one averaging"
+    assert not _is_active(inactive, 0, 0.1)
+    assert _is_active(replace(inactive, held=far), 0, 0.1)
+    assert not _is_active(replace(inactive, held=far), 0, 0.3)
+    assert _is_active(replace(inactive, settled_D=None), 0, 0.1), "who does not know gives"
+    assert not _is_active(replace(inactive, held=far), 1, 0.1), "behind the first exchange only who is woken"
+    assert _is_active(replace(inactive, active=True), 1, 0.1)
+    assert not _is_active(replace(inactive, active=True), 0, 0.1), "waking is for one averaging"
 
 
 NOTHINGS = replace(POLICY, groups={"all": spec(forms=PLAIN | {NOTHING.name: NOTHING})})

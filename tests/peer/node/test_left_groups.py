@@ -10,9 +10,9 @@ from fedpeer.peer.state.consensus_state import ConsensusState
 from fedpeer.peer.state.events import Effect, MessageReceived, NewRoster, Send, Tick
 from fedpeer.peer.wire.consensus_messages import (
     Accept,
+    ConsensusContent,
     Heartbeat,
     LeaderCertificate,
-    Message,
     Progress,
     Proposal,
     Propose,
@@ -63,7 +63,7 @@ class Returned:
     def starts_again(self) -> None:
         self.node = self.node.again(self.node.moment())
 
-    def told(self, sender: str, message: Message) -> list[Effect]:
+    def told(self, sender: str, message: ConsensusContent) -> list[Effect]:
         """Pass it a peer's message in the group; return the immediate effects."""
         consensus_message = ConsensusMessage(group=GROUP, message=message)
         self.node.consensus_by_group[GROUP].on_consensus_message(sender, consensus_message)
@@ -80,7 +80,7 @@ class Returned:
             self.node.step(Tick(tick))
 
 
-def said(effects: list[Effect], kind: type[Message]) -> list[Message]:
+def said(effects: list[Effect], kind: type[ConsensusContent]) -> list[ConsensusContent]:
     sent = [e.message for e in effects if isinstance(e, Send) and isinstance(e.message, ConsensusMessage)]
     return [each.message for each in sent if isinstance(each.message, kind)]
 

@@ -15,7 +15,7 @@ from fedpeer.config.rules import PEERS
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.learning.groups import averaging_among
-from fedpeer.peer.node.rounds import _shares, expected_averaging
+from fedpeer.peer.node.rounds import RoundProgress, _shares
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import (
     Acked,
@@ -140,7 +140,10 @@ def test_true_shares_wait_until_enough_were_told(
     free = {peer: replace(channel, open=()) for peer, channel in holding.out.items()}
     at = (state.durable.round, exchange)
     state.durable.groups[group] = replace(holding, at=at, masked_to=frozenset(masked_to), out=free)
-    shares = _shares(state, expected_averaging(state, group), group, exchange, 0.25, cut)
+    rounds = RoundProgress()
+    rounds.groups[group].silent = dict.fromkeys(cut, state.now)
+    rounds.groups[group].unheard = dict.fromkeys(cut, state.now + 1)
+    shares = _shares(state, rounds, group, exchange, 0.25)
     assert isinstance(shares, MaskedShares) is masked_shares
 
 

@@ -146,7 +146,7 @@ def test_what_keeps_a_peer_away_is_told_anew_once_it_was_forgotten(bob: Bob, pee
     """To a reader of the log, a member that was removed and comes back with another key is a new one."""
     bob.peer.line("link_down")
     since = len(bob.peer.lines)
-    bob.peer.inside(lambda: bob.peer.process._post.forget([peer]))
+    bob.peer.inside(lambda: bob.peer.process._sender.forget([peer]))
     bob.peer.afresh()
     assert bob.peer.line("link_down", since).text.startswith(f"{peer} cannot be reached: ")
 
@@ -183,7 +183,7 @@ def test_a_peer_keeps_connections_for_all_of_its_roster(file: Path, monkeypatch:
     monkeypatch.setattr(Limits, "among", lambda peers: among(1000 + peers))
     with started(file) as peer:
         room = among(1000 + len(peer.state.peer_groups.roster.entries))
-        assert peer.server.admission.limits == peer.process._post._links._limits == room
+        assert peer.server.admission.limits == peer.process._sender._links._limits == room
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")

@@ -54,11 +54,11 @@ def test_a_running_peer_trains_on_rows_that_were_appended(tmp_path: Path) -> Non
     text, path = "a,b,outcome\n" + rows(40), tmp_path / "ward.csv"
     peer = ann(tmp_path, text)
     with whole(peer) as running:
-        assert running.process._bench._trainer.examples == 30
+        assert running.process._jobs._trainer.examples == 30
         put(path, text + rows(40))
         line = running.line("data_taken")
         assert (line.level, line.text) == ("info", "the data have changed: 60 training examples, 30 before")
-        found = running.inside(lambda: running.process._bench._outfit)
+        found = running.inside(lambda: running.process._jobs._outfit)
         _, afresh = held_by(peer.file, peer.federation)
         assert np.array_equal(found.held.train_M, afresh.train_M)
         assert np.array_equal(found.held.test_M, afresh.test_M)
@@ -66,26 +66,26 @@ def test_a_running_peer_trains_on_rows_that_were_appended(tmp_path: Path) -> Non
         assert afresh.inputs is not None
         assert np.array_equal(found.held.inputs.shift_F, afresh.inputs.shift_F)
         assert found.local_task.batches(7).index.max() >= 40
-        assert running.process._bench._trainer.local_task is found.local_task
+        assert running.process._jobs._trainer.local_task is found.local_task
 
 
 def test_the_best_round_is_sought_anew_on_other_examples(tmp_path: Path) -> None:
     """Otherwise a round that was lucky with few examples would stay the best one for good."""
     text, path = "a,b,outcome\n" + rows(40), tmp_path / "ward.csv"
     with whole(ann(tmp_path, text, validation=0.1)) as running:
-        bench = running.process._bench
+        jobs = running.process._jobs
 
         def kept() -> BestRound:
-            found = best_round(bench._folder / "best.json")
+            found = best_round(jobs._folder / "best.json")
             assert found is not None
             return found
 
         running.line("evaluated")
-        before = running.inside(lambda: bench._held_out)
+        before = running.inside(lambda: jobs._held_out)
         assert kept().examples == before
         put(path, text + rows(400))
         running.line("data_taken")
-        now = running.inside(lambda: bench._held_out)
+        now = running.inside(lambda: jobs._held_out)
         assert now != before
         running.line("evaluated", since=len(running.lines))
         running.line("evaluated", since=len(running.lines))
@@ -113,12 +113,12 @@ def test_a_broken_file_changes_nothing_and_is_told_once(
         assert said in line.text
         assert "?" not in line.text
         round = running.state.durable.round
-        assert running.inside(lambda: running.process._bench._trainer.examples) == 30
+        assert running.inside(lambda: running.process._jobs._trainer.examples) == 30
         put(path, text + rows(40))
         running.line("data_taken")
         assert running.state.durable.round >= round
         assert [each.what for each in running.lines].count("data_not_taken") == 1
-        assert running.process._bench._trainer.examples == 60
+        assert running.process._jobs._trainer.examples == 60
 
 
 def look_at(folder: Path) -> tuple[DataRefresh, Prepared, Path]:

@@ -41,7 +41,7 @@ from fedpeer.peer.runtime.invitation import (
     WrongSecrets,
     read_admission,
 )
-from fedpeer.peer.runtime.invitation_files import invited_peer, make_federation, new_folder, write_peer
+from fedpeer.peer.runtime.peer_folder import make_federation, new_folder, new_peer, write_peer
 from fedpeer.peer.runtime.roster_history import read_history
 from fedpeer.peer.wire.roster import RosterError, expel, sign
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, sign_contract
@@ -57,8 +57,8 @@ PATIENCE = 10.0
 @pytest.fixture
 def authority(tmp_path: Path) -> Authority:
     data = DataSettings.model_validate("simulation:1")
-    seats = [invited_peer(f"peer{n}", "127.0.0.1", 7400 + n, data, "127.0.0.1") for n in (1, 2)]
-    make_federation(tmp_path / "wards", "wards", "name: wards\n", seats)
+    peers = [new_peer(f"peer{n}", "127.0.0.1", 7400 + n, data, "127.0.0.1") for n in (1, 2)]
+    make_federation(tmp_path / "wards", "wards", "name: wards\n", peers)
     return open_authority(tmp_path / "wards")
 
 
@@ -329,8 +329,8 @@ def test_invite_and_join_over_tls_make_a_peer_that_can_show_who_it_is(authority:
     assert arrived
     folder = tmp_path / "peer5"
     with new_folder(folder) as place:
-        own = invited_peer("peer5", "127.0.0.1", 7405, DataSettings.model_validate("simulation:1"), "127.0.0.1")
-        write_peer(place, own, key, admission.certificate, admission.authority, admission.roster, admission.federation)
+        own = new_peer("peer5", "127.0.0.1", 7405, DataSettings.model_validate("simulation:1"), "127.0.0.1")
+        write_peer(place, own, key, admission)
     keys = folder / "keys"
     files = (keys / "peer5.crt", keys / "peer5.key", keys / "federation-ca.crt")
     assert load_identity("peer5", *files, roster).key.public_key() == key.public_key()
@@ -666,7 +666,7 @@ def test_a_new_roster_is_brought_first_to_those_that_can_be_reached(
     authority: Authority, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise, where many peers open all connections themselves, no peer that can take the roster would get it."""
-    monkeypatch.setattr("fedpeer.peer.runtime.announce._TOLD_MAX", 1)
+    monkeypatch.setattr("fedpeer.peer.runtime.announce._ANNOUNCED_MAX", 1)
     one, two = authority.roster.entries
     roster = replace(authority.roster, entries=(replace(one, address=str(PeerUrl.nowhere(one.id))), two))
     assert asyncio.run(announce(authority, roster)) == {two.id: "connection refused"}

@@ -30,7 +30,7 @@ from fedpeer.peer.wire.codec import (
     parse_metadata,
     rejection_message,
 )
-from fedpeer.peer.wire.consensus_wire import SAYINGS, TAGS
+from fedpeer.peer.wire.consensus_wire import CONSENSUS_LAYOUTS, TAGS
 from fedpeer.peer.wire.message_policy import MessagePolicy
 from fedpeer.peer.wire.message_spec import Envelope, ParsedMetadata
 from fedpeer.peer.wire.messages import (
@@ -97,7 +97,7 @@ def message_of(frame: bytes, policy: MessagePolicy = POLICY) -> Message:
 
 def said_in(version: int, message: Message) -> bool:
     """Return whether this version of the wire has the message: its kind, and the kind of a consensus message in it."""
-    said = SAYINGS[TAGS[type(message.message)]].since if isinstance(message, ConsensusMessage) else version
+    said = CONSENSUS_LAYOUTS[TAGS[type(message.message)]].since if isinstance(message, ConsensusMessage) else version
     return spoken_in(version, type(message)) and said <= version
 
 

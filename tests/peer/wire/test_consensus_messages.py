@@ -80,7 +80,7 @@ SIGNED = st.binary(min_size=64, max_size=64)
 ROLLS = st.dictionaries(NAMES, SIGNED, min_size=1, max_size=5).map(lambda each: tuple(sorted(each.items())))
 PROGRESS = st.builds(Progress, SOME, SOME, SOME)
 PROPOSALS = st.builds(Proposal, TERMS, TERMS, TERMS, st.binary(min_size=32, max_size=32))
-SAYINGS = st.one_of(
+CONTENTS = st.one_of(
     st.builds(VoteRequest, TERMS, st.booleans(), TERMS, PROGRESS),
     st.builds(VoteReply, SOME, st.just(False), st.just(True), SIGNED),
     st.builds(VoteReply, SOME, st.booleans(), st.just(False), st.just(b"")),
@@ -94,7 +94,7 @@ SAYINGS = st.one_of(
 )
 CONTENTS = st.lists(st.sampled_from([bytes(4), b"\0\0\x80\x3f", b"\xff\0\0\1"]), min_size=5, max_size=7).map(b"".join)
 SENT = st.one_of(
-    st.builds(ConsensusMessage, group=st.just("all"), message=SAYINGS),
+    st.builds(ConsensusMessage, group=st.just("all"), message=CONTENTS),
     CONTENTS.map(lambda content: Update(group="all", term=1, round=2, digest=content_digest(content), content=content)),
 )
 

@@ -141,7 +141,7 @@ def test_shards_have_whole_blocks_and_about_as_much_to_do(shards: int, block: in
 
 def test_transfers_hold_every_block_of_columns_once_and_are_neither_many_nor_large() -> None:
     pytest.importorskip("ray")
-    from fedpeer.sims.ray.ray_worker_pool import PARCEL_SCALARS, as_shares
+    from fedpeer.sims.ray.ray_worker_pool import SHARE_SCALARS_MAX, as_shares
 
     blocks = [("a", at, at + 1024) for at in range(0, 300 * 1024, 1024)] + [("b", 0, 7)]
     members = {"a": 256, "b": 3}
@@ -149,7 +149,7 @@ def test_transfers_hold_every_block_of_columns_once_and_are_neither_many_nor_lar
         shares = as_shares(blocks, members, shards)
         assert [(each.group, *span) for each in shares for span in each.blocks] == blocks
         sizes = [(each.span.stop - each.span.start) * members[each.group] for each in shares]
-        assert max(sizes) <= PARCEL_SCALARS
+        assert max(sizes) <= SHARE_SCALARS_MAX
         assert len(shares) >= min(shards, 300)
     assert len(as_shares(blocks, members, 1)) < 50
 

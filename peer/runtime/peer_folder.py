@@ -17,13 +17,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpeer.config.address import OUTBOUND, Endpoint, PeerUrl, all_interfaces, loopback
 from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, write_private
 from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
+from fedpeer.peer.runtime.invitation import Admission
 from fedpeer.peer.wire.roster import Entry, Roster, sign, to_bytes
 
 #: Most addresses of other peers in a new peer's file. One that answers is enough; with three, two may be down.
@@ -38,7 +38,7 @@ _WORDS = {"true", "false", "null", "yes", "no", "on", "off", ".nan", ".inf"}
 
 
 @dataclass(frozen=True, slots=True)
-class InvitedPeer:
+class NewPeer:
     """Settings of one new peer: id, URL at which others reach it, where it and its dashboard listen, and its data."""
 
     id: str
@@ -52,9 +52,9 @@ class InvitedPeer:
         return PeerUrl.read(self.address).host
 
 
-def invited_peer(
+def new_peer(
     peer: str, host: str, port: int, data: DataSettings, dashboard_host: str, listen: str | None = None
-) -> InvitedPeer:
+) -> NewPeer:
     """Return the settings of a peer at host and port.
 
     It listens on all interfaces, unless `host` is this machine, or nobody can connect to it.
@@ -62,9 +62,7 @@ def invited_peer(
     own = Endpoint(host, port)
     url = PeerUrl("https", own)
     everywhere = str(own if loopback(host) else Endpoint(all_interfaces(host), port)) if url.reachable else OUTBOUND
-    return InvitedPeer(
-        peer, str(url), listen or everywhere, str(Endpoint(dashboard_host, port + DASHBOARD_OFFSET)), data
-    )
+    return NewPeer(peer, str(url), listen or everywhere, str(Endpoint(dashboard_host, port + DASHBOARD_OFFSET)), data)
 
 
 def ports(hosts: Sequence[str], first: int) -> list[int]:
@@ -77,45 +75,37 @@ def ports(hosts: Sequence[str], first: int) -> list[int]:
     return found
 
 
-def make_federation(folder: Path, name: str, federation: str, seats: Sequence[InvitedPeer]) -> Roster:
+def make_federation(folder: Path, name: str, federation: str, peers: Sequence[NewPeer]) -> Roster:
     """Write a whole federation: authority, first roster, `federation.yaml` (its text), and a folder for each peer."""
     with new_folder(folder) as place:
         key, authority = create_authority(place, name)
-        own = {each.id: Ed25519PrivateKey.generate() for each in seats}
-        entries = tuple(Entry(id=each.id, key=_public(own[each.id]), address=each.address) for each in seats)
+        own = {each.id: Ed25519PrivateKey.generate() for each in peers}
+        entries = tuple(Entry(id=each.id, key=_public(own[each.id]), address=each.address) for each in peers)
         roster = sign(Roster(federation=name, authority=_public(key), number=1, entries=entries), key)
         (place / "federation.yaml").write_text(federation, encoding="utf-8")
         (place / "roster.json").write_bytes(to_bytes(roster))
-        for each in seats:
+        for each in peers:
             certificate = peer_certificate(authority, key, each.id, own[each.id].public_key(), each.host)
             (place / each.id).mkdir(mode=0o700)
-            write_peer(place / each.id, each, own[each.id], certificate, authority, roster, federation)
+            write_peer(place / each.id, each, own[each.id], Admission(certificate, authority, roster, federation))
     return roster
 
 
-def write_peer(
-    folder: Path,
-    own: InvitedPeer,
-    key: Ed25519PrivateKey,
-    certificate: x509.Certificate,
-    authority: x509.Certificate,
-    roster: Roster,
-    federation: str,
-) -> None:
+def write_peer(folder: Path, own: NewPeer, key: Ed25519PrivateKey, admission: Admission) -> None:
     """Write one peer's files into its (empty) folder."""
     keys = folder / "keys"
     keys.mkdir(mode=0o700)
     write_private(keys / f"{own.id}.key", key_pem(key))
     write_private(keys / f"{own.id}.token", secrets.token_urlsafe(32).encode() + b"\n")
-    (keys / f"{own.id}.crt").write_bytes(pem(certificate))
-    (keys / "federation-ca.crt").write_bytes(pem(authority))
+    (keys / f"{own.id}.crt").write_bytes(pem(admission.certificate))
+    (keys / "federation-ca.crt").write_bytes(pem(admission.authority))
     if not loopback(Endpoint.read(own.dashboard).host):
         board_key, board = dashboard_certificate(own.id, own.host)
         write_private(keys / f"{own.id}-dashboard.key", key_pem(board_key))
         (keys / f"{own.id}-dashboard.crt").write_bytes(pem(board))
-    (folder / "federation.yaml").write_text(federation, encoding="utf-8")
-    (folder / "roster.json").write_bytes(to_bytes(roster))
-    (folder / f"{own.id}.yaml").write_text(_peer_file(own, roster), encoding="utf-8")
+    (folder / "federation.yaml").write_text(admission.federation, encoding="utf-8")
+    (folder / "roster.json").write_bytes(to_bytes(admission.roster))
+    (folder / f"{own.id}.yaml").write_text(_peer_file(own, admission.roster), encoding="utf-8")
 
 
 def federation_file(name: str, simulation: str, *, table: bool = False) -> str:
@@ -199,7 +189,7 @@ def refuse_existing(folder: Path) -> None:
         raise EnrolmentError(f"{folder} already exists and is never overwritten; name another folder, or move it.")
 
 
-def _peer_file(own: InvitedPeer, roster: Roster) -> str:
+def _peer_file(own: NewPeer, roster: Roster) -> str:
     elsewhere = [entry.address for entry in roster.entries if entry.id != own.id]
     others = [address for address in elsewhere if PeerUrl.read(address).reachable][:_SEEDS_MAX]
     where = f"""\
