@@ -94,7 +94,7 @@ def test_a_known_data_set_needs_nothing_but_its_name() -> None:
 
 
 #: Settings of a peer without TLS.
-PLAIN = {"transport": "plain-http", "listen": "127.0.0.1:1", "address": None, "seeds": []}
+PLAIN: dict[str, Any] = {"transport": "plain-http", "listen": "127.0.0.1:1", "address": None, "seeds": []}
 
 
 @pytest.mark.parametrize(
