@@ -107,17 +107,15 @@ def join_command(
 ) -> None:
     """Join a federation with a token: create a key, get a certificate, write the peer's folder.
 
-    The private key never leaves this machine.
+    The private key never leaves this machine. If the command is stopped halfway, run it again.
     """
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.cli.peer_options import data_of, host_of, joined_peer, listens_at, local
     from fedpeer.peer.runtime.contract_file import contract_file, write_contract
-    from fedpeer.peer.runtime.enrolment import confirm, fetch_model
+    from fedpeer.peer.runtime.enrolment import NotAdmittedError, confirm, fetch_model
     from fedpeer.peer.runtime.enrolment import join_federation as ask
     from fedpeer.peer.runtime.invitation import Token
-    from fedpeer.peer.runtime.peer_folder import folder_writable, new_folder, write_peer
+    from fedpeer.peer.runtime.peer_folder import folder_writable, new_folder, pending_key, pending_key_file, write_peer
     from fedpeer.peer.runtime.roster_history import history_file, write_history
 
     problems: list[ConfigProblem] = []
@@ -128,13 +126,19 @@ def join_command(
     if source is None or problems:
         raise ConfigError("the command line", problems, ", so the token was not used")
     place = folder or Path(invitation.peer)
+    waiting = pending_key_file(place, invitation)
     with new_folder(place) as building:
-        key = Ed25519PrivateKey.generate()
         has_model = asyncio.run(fetch_model(invitation, building / MODEL))
-        admission = asyncio.run(ask(invitation, key))
+        key = pending_key(waiting)
+        try:
+            admission = asyncio.run(ask(invitation, key))
+        except NotAdmittedError:
+            waiting.unlink()
+            raise
         own = joined_peer(admission.roster.by_id[invitation.peer], local(source) if data else source, board, own_place)
-        lost = f", after  fedpeer revoke {invitation.peer}  and another invitation, since its key is lost"
-        with folder_writable(place, f"{invitation.peer} was admitted, but ", lost):
+        way = "make room there and run the same line again while  fedpeer invite  waits, three minutes at most; after "
+        way += f"that run  fedpeer revoke {invitation.peer}  there and invite it again"
+        with folder_writable(place, f"{invitation.peer} was admitted, but ", way):
             write_peer(building, own, key, admission)
             if admission.contract is not None:
                 write_contract(contract_file(building / "roster.json"), admission.contract)
@@ -142,6 +146,7 @@ def join_command(
                 write_history(history_file(building / "roster.json"), admission.earlier)
             if has_model:
                 _put_model(building)
+    waiting.unlink()
     asyncio.run(confirm(invitation))
     file = place / f"{invitation.peer}.yaml"
     print(f'{invitation.peer} is now a member of "{admission.roster.federation}". Its folder is {place}.\n')

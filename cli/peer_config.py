@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpeer.cli.config import ConfigSource, load, refuse
+from fedpeer.config.address import PeerUrl, loopback
 from fedpeer.config.choice import bind_settings
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import IdentitySettings, PeerFile
@@ -22,6 +23,9 @@ from fedpeer.config.registries import choice_problem, metric_problems, tracker_p
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
 from fedpeer.learning.anchors import anchored, anchored_federation, anchored_network, anchored_tracker, located
+
+if TYPE_CHECKING:
+    from fedpeer.peer.wire.roster import Roster
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,8 +158,8 @@ def _data(file: PeerFile) -> Iterator[ConfigProblem]:
 
 
 def _keys(file: PeerFile) -> Iterator[ConfigProblem]:
-    """Yield the problems of the identity's files: missing, not matching each other, or not matching the roster."""
-    if file.transport != "https" or file.identity is None:
+    """Yield the problems of the identity's files and the roster: missing, or not matching one another or the file."""
+    if file.transport == "https" and file.identity is None:
         return
     from fedpeer.peer.runtime.identity import examine_identity, read_roster
     from fedpeer.peer.wire.roster import RosterError
@@ -165,10 +169,25 @@ def _keys(file: PeerFile) -> Iterator[ConfigProblem]:
         roster = read_roster(Path(file.roster))
     except RosterError as error:
         yield ConfigProblem(("roster",), str(error))
+    if file.transport != "https" or file.identity is None:
+        if roster is not None:
+            yield from _addresses(file, roster)
+        return
     paths = {name: Path(path) for name, path in file.identity}
     _, flaws = examine_identity(file.id, **paths, roster=roster)
     for flaw in flaws:
         yield ConfigProblem(("roster",) if flaw.setting == "roster" else ("identity", flaw.setting), flaw.text)
+
+
+def _addresses(file: PeerFile, roster: Roster) -> Iterator[ConfigProblem]:
+    """Yield a problem if the roster has addresses that cannot be used without TLS."""
+    urls = {entry.id: PeerUrl.read(entry.address) for entry in roster.entries}
+    if file.address is not None:
+        urls.pop(file.id, None)
+    wrong = [f"{peer} at {url}" for peer, url in urls.items() if url.scheme != "http" or not loopback(url.host)]
+    if wrong:
+        text = f"it has {', '.join(wrong)}, and plain-http needs http:// and 127.0.0.1 or [::1]; use transport: https"
+        yield ConfigProblem(("roster",), text)
 
 
 def _others(file: PeerFile) -> Iterator[ConfigProblem]:

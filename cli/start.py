@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
+import signal
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
@@ -18,9 +20,13 @@ import typer
 if TYPE_CHECKING:
     from fedpeer.cli.peer_config import PeerConfig
     from fedpeer.config.choice import Choice
+    from fedpeer.config.peer_file import PeerFile
     from fedpeer.data.dataset import Dataset
     from fedpeer.learning.assembly import Assembly
     from fedpeer.peer.runtime.logs import Level
+
+#: Last line of a peer that was stopped before its process could log.
+_PAUSED_EARLY = "paused before it could begin; start it again to continue"
 
 _Config = Annotated[Path, typer.Option(help="The peer's own file, such as peer3.yaml.", metavar="FILE")]
 _Configs = Annotated[
@@ -46,8 +52,8 @@ def start(
     cores: as many train at once as there are cores.
     """
     if len(config) > 1:
-        return _several(config, quiet=quiet, attached=attached)
-    return _run(config[0], quiet=quiet, leave=False, attached=attached)
+        return _in_order(partial(_several, config, quiet=quiet, attached=attached))
+    return _in_order(partial(_run, config[0], quiet=quiet, leave=False, attached=attached))
 
 
 def leave_command(config: _Config) -> int:
@@ -63,11 +69,56 @@ def leave_command(config: _Config) -> int:
     if process is not None:
         print(f"{file.id} (process {process}) is handing over what it holds and will stop; its log reports the result.")
         return 0
-    return _run(config, quiet=False, leave=True)
+    return _in_order(partial(_run, config, quiet=False, leave=True))
+
+
+class _EarlySignals:
+    """SIGINT and SIGTERM before a peer's process takes signals itself: each is a pause.
+
+    They interrupt loading and building, but no import: what is left of a half-imported torch can neither log nor end in
+    order.
+
+    files   peer files that were read
+    """
+
+    def __init__(self) -> None:
+        self.files: list[PeerFile] = []
+        self.received = self._interrupts = False
+
+    def handle(self, _number: int, _frame: object) -> None:
+        self.received = True
+        if self._interrupts:
+            raise KeyboardInterrupt
+
+    def imported(self) -> None:
+        """Interrupt from now on, and at once if a signal has come."""
+        self._interrupts = True
+        if self.received:
+            raise KeyboardInterrupt
+
+
+def _in_order(run: Callable[[_EarlySignals], int]) -> int:
+    """Run peers; a signal that comes early ends them as a pause does, with a last line and exit code 0."""
+    early, signals = _EarlySignals(), (signal.SIGINT, signal.SIGTERM)
+    before = [signal.signal(each, early.handle) for each in signals]
+    try:
+        return run(early)
+    except BaseException:  # a library may turn the interruption into an error of its own
+        if not early.received:
+            raise
+        for file in early.files:
+            _log(file.id, "stopped", _PAUSED_EARLY, 0, plain=True, folder=Path(file.state or ""))
+        if not early.files:
+            print("Stopped.", file=sys.stderr)
+        return 0
+    finally:
+        for each, handler in zip(signals, before, strict=True):
+            signal.signal(each, handler)
 
 
 def _run(
     config: Path,
+    early: _EarlySignals,
     *,
     quiet: bool,
     leave: bool,
@@ -87,6 +138,7 @@ def _run(
     from fedpeer.cli.peer_config import load_peer
 
     peer = load_peer(config, ", so nothing was started")
+    early.files.append(peer.file)
     import asyncio
 
     from fedpeer.learning.holdings import load_dataset
@@ -94,6 +146,8 @@ def _run(
     from fedpeer.peer.runtime.prepared import prepare_peer
     from fedpeer.peer.runtime.process import PeerProcess
     from fedpeer.peer.runtime.supervisor import end_of_input, stop_after
+
+    early.imported()
 
     def load(choice: Choice) -> Dataset:
         return loaded[str(choice)] if str(choice) in loaded else load_dataset(choice)
@@ -123,15 +177,17 @@ def _run(
     return code
 
 
-def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
+def _several(configs: list[Path], early: _EarlySignals, *, quiet: bool, attached: bool) -> int:
     """Run each peer in a process of its own, as `start` with its file alone would."""
     from fedpeer.cli.peer_config import load_peers
 
     peers = load_peers(configs, ", so nothing was started")
+    early.files += [peer.file for peer in peers]
     from fedpeer.peer.runtime.supervisor import watch_over
     from fedpeer.sims.request import cores
 
     _import_once(peers)
+    early.imported()
     loaded = _load_once(peers)
     assembled = _assemble_once(peers, loaded)
     threads = max(1, cores() // len(peers))
@@ -197,7 +253,7 @@ def _alone(
     torch.set_num_threads(threads)
     arguments = ["start", "--config", str(config), *(["--quiet"] if quiet else [])]
     run = partial(_run, config, quiet=quiet, leave=False, loaded=loaded, assembled=assembled, turn=turn)
-    return outcome_of(run, arguments)
+    return outcome_of(lambda: _in_order(run), arguments)
 
 
 def _ended(peer: str, code: int) -> None:
@@ -206,13 +262,22 @@ def _ended(peer: str, code: int) -> None:
     _log(peer, "ended", f"its process ended{f' with {how_ended(code)}' if code else ''}", code)
 
 
-def _log(peer: str, what: str, text: str, code: int, *, plain: bool = False) -> None:
-    """Write one line to standard error after the log is closed, in its format; `plain`: on a terminal as plain text."""
-    from fedpeer.peer.runtime.logs import LogLine, for_stream
+def _log(peer: str, what: str, text: str, code: int, *, plain: bool = False, folder: Path | None = None) -> None:
+    """Write one line to standard error while the log is closed, in its format.
+
+    Args:
+        plain: on a terminal as plain text.
+        folder: state folder, to whose log it is added if the folder is there.
+    """
+    from fedpeer.peer.runtime.logs import LogFile, LogLine, for_stream
     from fedpeer.peer.runtime.lossy_stream import LossyStream
 
+    level: Level = "error" if code else "info"
+    line = LogLine(t=time.time(), level=level, what=what, text=text, fields={"code": code})
+    if folder is not None and folder.is_dir():
+        with contextlib.closing(LogFile(folder / "log.jsonl")) as log:
+            log(line)
     if plain and (terminal := LossyStream(sys.stderr)).is_terminal:
         terminal.write(f"{peer}: {text}\n")
         return
-    level: Level = "error" if code else "info"
-    for_stream(peer, sys.stderr)(LogLine(t=time.time(), level=level, what=what, text=text, fields={"code": code}))
+    for_stream(peer, sys.stderr)(line)

@@ -210,9 +210,11 @@ class PeerFile(Strict):
         """Return the contradictions between well-typed settings: (path, text)."""
         found: list[tuple[Path, str]] = []
         plainly = self.transport == "plain-http"
+        urls: dict[Path, PeerUrl] = {("seeds", n): PeerUrl.read(seed) for n, seed in enumerate(self.seeds)}
+        urls |= {} if self.address is None else {("address",): PeerUrl.read(self.address)}
         if plainly:
             hosts: dict[Path, str] = {} if self.outbound else {("listen",): Endpoint.read(self.listen).host}
-            hosts |= {("seeds", n): PeerUrl.read(seed).host for n, seed in enumerate(self.seeds)}
+            hosts |= {path: url.host for path, url in urls.items()}
             for path, host in hosts.items():
                 if not loopback(host):
                     found.append(
@@ -222,10 +224,10 @@ class PeerFile(Strict):
                 found.append((("listen",), "none needs transport https; with plain-http peers connect to one another"))
         elif self.identity is None:
             found.append((("identity",), "https needs certificate, key and authority; fedpeer init makes them"))
-        for number, seed in enumerate(self.seeds):
+        for path, url in urls.items():
             wanted = "http" if plainly else "https"
-            if PeerUrl.read(seed).scheme != wanted:
-                found.append((("seeds", number), f"transport {self.transport} needs {wanted}://; change one of them"))
+            if url.scheme != wanted:
+                found.append((path, f"transport {self.transport} needs {wanted}://; change one of them"))
         if self.outbound and self.discovery:
             found.append((("discovery",), "it announces where this peer listens, and listen is none; leave it out"))
         board = self.dashboard

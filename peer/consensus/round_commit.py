@@ -268,9 +268,14 @@ class RoundCommit:
         if proposal.roster not in self.election.known:
             text = f"round {proposal.round} under roster {proposal.roster}, which is not known here"
             return [Rejection("round_gap", text, sender)]
-        carried = self._carried(proposal, dict(certificate.acceptances), after=proposal.round == holding.round + 1 > 1)
+        voters = dict(certificate.acceptances)
+        carried = self._carried(proposal, voters, after=False)
         if not carried or not acceptances_hold(self.election.scope, certificate, self._verify_under):
             return [Rejection("bad_signature", f"round {proposal.round} without a majority's acceptances", sender)]
+        if not self._carried(proposal, voters, after=proposal.round == holding.round + 1 > 1):
+            # Peers of a later roster began without ours: the sender is not to blame, and a later round brings us in.
+            text = f"round {proposal.round} without a majority of roster {holding.roster}, which is in force here"
+            return [Rejection("round_gap", text, sender)]
         if self._has(proposal.digest):
             return self._apply(certificate)
         gap = proposal.round > holding.round + 1

@@ -30,7 +30,14 @@ from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.consensus.retries import RetryTimer
 from fedpeer.peer.consensus.roster_keys import RosterKeys, VerifyBy
 from fedpeer.peer.consensus.round_commit import RoundCommit
-from fedpeer.peer.consensus.voting import allow_voting, begins_anew, forgotten_promise, may_hold, unproven_vote
+from fedpeer.peer.consensus.voting import (
+    allow_voting,
+    begins_anew,
+    forgotten_promise,
+    may_hold,
+    note_others_ahead,
+    unproven_vote,
+)
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, PendingUpdate, commit_state_changed
 from fedpeer.peer.state.entries import ModelStored, TermChanged
@@ -211,6 +218,7 @@ class RoundConsensus:
         """Let the election go on: vote, stand, lead; note when rounds pause and resume."""
         state = self.state
         allow_voting(self)
+        note_others_ahead(self)
         if self._votes(self.round_commit.holding.roster):
             there = [peer for peer in state.others if state.others.present(peer)]
             self._do(self.round_commit.tick(state.now, there, stands=not begins_anew(self)))
@@ -246,8 +254,10 @@ class RoundConsensus:
         outdated = self.round_commit.election.outdated  # such a request is refused by name, and nothing is signed
         if isinstance(message, VoteRequest) and not (self._votes(message.roster) or outdated(message.roster)):
             return
-        if isinstance(message, VoteRequest) and not message.progress.applied and begins_anew(self, peer):
-            return
+        if isinstance(message, VoteRequest) and not message.progress.applied:
+            note_others_ahead(self)
+            if begins_anew(self, peer):
+                return
         # Where shares are exchanged, too, a peer may hold a mean before its round is over.
         if isinstance(message, Heartbeat | ShortHeartbeat | HeartbeatReply) and not self.state.peer_groups.groups:
             self.state.others[peer].seen_in(message.progress.applied + 1, self.state.now)

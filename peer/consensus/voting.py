@@ -20,7 +20,8 @@ have named it. So while other peers that it has met have rounds, it neither stan
 round: two newcomers of three are a majority of their roster, and would begin anew while the peer that began is away.
 The statements of the other peers suffice for that while they are away, up to ten minutes; peers that are there show a
 round within two minutes (`begins_anew`). Without a server, trainings beyond the first averaging of a group count as a
-round of it. If this peer has trained so far itself and has no round, the group has just come to be.
+round of it, if they were before this peer's own: another group may take a peer without a mean as far. Which peers these
+are is durable. A peer that has trained so far itself when the group comes to be knows of none, and begins at once.
 
 A peer that starts on an empty disk waits until more than half of the other voters have met this process. An earlier
 process had met more than half of them before it promised anything, so at least one of them knows of it. Voters whose
@@ -37,7 +38,7 @@ from fedpeer.peer.consensus.roster_keys import RosterKeys
 from fedpeer.peer.consensus.round_commit import RoundCommit
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.consensus_state import ConsensusState, voter_set_known
-from fedpeer.peer.state.entries import VotingAllowed
+from fedpeer.peer.state.entries import OthersAhead, VotingAllowed
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.wire.consensus_messages import (
     Certificate,
@@ -183,14 +184,24 @@ def begins_anew(consensus: VotingIn, candidate: str | None = None) -> bool:
     Under a federation's first roster all members begin without a round. A `candidate` without a round is not such a
     peer.
     """
+    state = consensus.state
+    if consensus.round_commit.holding.round:
+        return False
+    ahead = consensus.consensus_state.ahead & state.others.keys() - {candidate}
+    waits = state.ran < _SHOWN_TICKS
+    return any(waits if state.others.present(peer) else not state.others.long_away(peer) for peer in ahead)
+
+
+def note_others_ahead(consensus: VotingIn) -> None:
+    """Note which members have trained beyond the group's first averaging while this peer has not."""
     state, holding, election = consensus.state, consensus.round_commit.holding, consensus.round_commit.election
     first = state.peer_groups.gossip[consensus.group].every  # training that is followed by the first round
     if holding.round or holding.roster == 1 or state.durable.round > first:
-        return False
-    there = {*election.audience} & state.others.keys() - {candidate}
-    further = [peer for peer in there if state.others.round_of(peer) > first]
-    waits = state.ran < _SHOWN_TICKS
-    return any(waits if state.others.present(peer) else not state.others.long_away(peer) for peer in further)
+        return
+    others = {*election.audience} & state.others.keys() - consensus.consensus_state.ahead
+    ahead = tuple(sorted(peer for peer in others if state.others.round_of(peer) > first))
+    if ahead:
+        state.write(OthersAhead(group=consensus.group, members=ahead))
 
 
 def _knows_enough(state: NodeState, voter_set: VoterSet, number: int | None) -> bool:

@@ -334,6 +334,8 @@ class Node:
 
     def _begin(self, round: int) -> None:
         """Begin this round, or a later one, as the first of this process."""
+        for consensus in self.consensus_by_group.values():
+            voting.note_others_ahead(consensus)  # afterwards this peer may be as far as they are
         if self.client is not None:
             self.client.begin()
             return

@@ -410,6 +410,8 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
         to, fraction = fitting(state, group, to, fraction, anew if exchange == 0 else None)
     # A neighbor that gets no share does not give one in return, so nobody waits for it.
     expect = tuple(peer for peer in plan.expect if not (peer in excluded and both_ways))
+    if exchange == 0 and plan.expect and not expect:
+        _ask_for_rounds(state, group)
     opened = Opened(
         group=group,
         round=round,
@@ -426,6 +428,17 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     progress.skipped = set() if drained else {*unrepaired.to} - {*channels}
     ship(state, repeats, group, state.write(opened))
     return True
+
+
+def _ask_for_rounds(state: NodeState, group: str) -> None:
+    """Greet the members of a group, whose answers state their rounds, since the neighbors go on without this peer.
+
+    It follows the others once it knows the rounds of enough of them. What membership passes on of these is some rounds
+    old where rounds are short, so a peer that was a round behind stayed there for long.
+    """
+    for peer in state.peer_groups.averaging[group].overlay.members:
+        if state.others.available(peer, group):
+            state.others[peer].greet_soon(state.now)
 
 
 def _give_late(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, group: str) -> None:

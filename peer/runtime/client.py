@@ -36,10 +36,10 @@ from aiohttp import (
     TCPConnector,
 )
 
-from fedpeer.config.address import PeerUrl
+from fedpeer.config.address import PeerUrl, loopback
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.limits import Limits, pace
-from fedpeer.peer.runtime.listener import expect_loss, require_loopback
+from fedpeer.peer.runtime.listener import expect_loss
 from fedpeer.peer.runtime.opener import CLOSE_S, NOT_OPENED, Attempts, LinkOpener
 from fedpeer.peer.runtime.outcomes import DeliveryReceipt, LinkDown, Outcome
 from fedpeer.peer.runtime.posts import Frame, Posts, slack_s
@@ -217,8 +217,6 @@ class PeerLinks:
 
         An `urgent` frame is sent before the small ones, however long its tail is: on an overloaded machine a
         coordinator whose heartbeats wait behind pings seems dead.
-
-        Raises ListenError if this is plain HTTP beyond loopback.
         """
         limits, now = self._limits, asyncio.get_running_loop().time()
         link = self._links.get(peer)
@@ -537,15 +535,15 @@ class PeerLinks:
 def _url(address: str, *, plain: bool) -> str:
     """Return the URL of a peer, "" for one to which nobody can connect.
 
-    Addresses come from claims, which must not lead elsewhere or switch TLS off. Raises ValueError, and ListenError if
-    this is plain HTTP beyond loopback.
+    Addresses come from claims, which must not lead elsewhere, end this peer or switch TLS off. Raises ValueError.
     """
     try:
         url = PeerUrl.read(address)
     except ValueError as error:
         raise ValueError(f"it has no valid address: {error}") from None
     if plain:
-        require_loopback(url.host)
+        if url.scheme != "http" or not loopback(url.host):
+            raise ValueError(f"its address is {address}, and this peer uses plain HTTP on this machine only")
     elif url.scheme != "https":
         raise ValueError(f"its address is {address}, and this peer uses TLS only")
     return str(url) if url.reachable else ""

@@ -128,6 +128,10 @@ async def listening(
         await visitors.stop()
 
 
+class NotAdmittedError(EnrolmentError):
+    """The authority refuses to admit this key."""
+
+
 class _AnswerLostError(EnrolmentError):
     """The request may have arrived, and the answer has not."""
 
@@ -196,12 +200,13 @@ async def invite(
 async def join_federation(token: Token, key: Ed25519PrivateKey) -> Admission:
     """Ask for admission with a key made here, and return the authority's answer. Raises EnrolmentError.
 
-    If the answer is lost on its way, it is asked for again.
+    If the answer is lost on its way, it is asked for again. The same key makes the same request, which gets the same
+    answer until that is confirmed.
     """
     body = {"secret": token.secret.hex(), "request": pem(request(key, token.peer)).decode(), "confirms": True}
     status, text = await _joined(token, body)
     if status != 200:
-        raise EnrolmentError(_denial(text))
+        raise NotAdmittedError(_denial(text))
     return read_admission(text, token, key)
 
 
@@ -266,8 +271,8 @@ async def _asking(
         why = f"at {token.listener}: {link_reason(error)}. "
         if not isinstance(error, _NOT_CONNECTED):
             raise _AnswerLostError(
-                f"The inviting machine gave no answer {why}If it says that {token.peer} has joined, run there  "
-                f"fedpeer revoke {token.peer}  and invite it again."
+                f"The inviting machine gave no answer {why}Run the same line again. If {token.peer} has joined and "
+                f"nobody waits there any more, run there  fedpeer revoke {token.peer}  and invite it again."
             ) from None
         raise EnrolmentError(
             f"The inviting machine cannot be reached {why}"

@@ -178,8 +178,11 @@ class Invitation:
         return denied
 
     def model(self, body: bytes, now: float, address: str = "") -> Path | Denied | None:
-        """Return the file of the federation's initial model to a client that will join; None if there is none."""
-        if self.taken is not None or now >= self.expires:
+        """Return the file of the federation's initial model to a client that will join; None if there is none.
+
+        Whoever was admitted and has not confirmed that may ask again: it was stopped before it had its folder.
+        """
+        if self.confirmed or (self.taken is None and now >= self.expires):
             return Denied(410, "This invitation is over; ask for another one.")
         try:
             secret = bytes.fromhex(parse_json(body)["secret"])

@@ -41,7 +41,7 @@ _OUT_OF_HANDLES = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}
 
 
 class ListenError(Exception):
-    """The user's mistake about an address to listen on or to reach; the message names the address and the way out."""
+    """The user's mistake about an address to listen on; the message names the address and the way out."""
 
 
 def bind_socket(host: str, port: int, *, plain: bool = False) -> socket.socket:
@@ -51,8 +51,11 @@ def bind_socket(host: str, port: int, *, plain: bool = False) -> socket.socket:
         ListenError: the user has to change something.
         PortInUseError, NoAddressError: it may work later.
     """
-    if plain:
-        require_loopback(host)
+    if plain and not loopback(host):  # anybody on the network could read and write
+        raise ListenError(
+            f"{host} is not this machine, and plain HTTP is allowed on 127.0.0.1 and [::1] only; "
+            "use TLS with an https:// address"
+        )
     try:
         listening = listening_socket(host, port)
     except OSError as error:
@@ -111,15 +114,6 @@ def expect_loss(connection: socket.socket) -> None:
         for option, value in _LOSS_OPTIONS.items():
             with suppress(OSError):  # an older kernel
                 connection.setsockopt(socket.IPPROTO_TCP, option, value)
-
-
-def require_loopback(host: str) -> None:
-    """Raise ListenError unless `host` is this machine: without TLS anybody on the network could read and write."""
-    if not loopback(host):
-        raise ListenError(
-            f"{host} is not this machine, and plain HTTP is allowed on 127.0.0.1 and [::1] only; "
-            "use TLS with an https:// address"
-        )
 
 
 class Listener:

@@ -6,6 +6,7 @@ place and moved there whole, so a mistake or a crash leaves nothing behind, and 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import re
 import secrets
@@ -18,13 +19,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpeer.config.address import OUTBOUND, Endpoint, PeerUrl, all_interfaces, loopback
 from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, write_private
 from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
-from fedpeer.peer.runtime.invitation import Admission
+from fedpeer.peer.runtime.invitation import Admission, Token
 from fedpeer.peer.wire.roster import Entry, Roster, sign, to_bytes
+from fedpeer.runs.disk import replacing
 
 #: Most addresses of other peers in a new peer's file. One that answers is enough; with three, two may be down.
 _SEEDS_MAX = 3
@@ -169,18 +172,38 @@ def new_folder(folder: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def folder_writable(folder: Path, before: str = "", after: str = "") -> Iterator[None]:
+def folder_writable(
+    folder: Path, before: str = "", way: str = "make room there, or name another folder"
+) -> Iterator[None]:
     """Turn an OSError into an EnrolmentError that says that the folder cannot be written.
 
-    `before` is what has happened already, `after` what is to be done for it.
+    `before` is what has happened already, `way` the way out.
     """
     try:
         yield
     except OSError as problem:
-        raise EnrolmentError(
-            f"{before}{folder} cannot be written ({problem.strerror or problem}); make room there, or name another "
-            f"folder{after}."
-        ) from None
+        raise EnrolmentError(f"{before}{folder} cannot be written ({problem.strerror or problem}); {way}.") from None
+
+
+def pending_key_file(folder: Path, token: Token) -> Path:
+    """Return where the key of a peer that joins waits beside its future folder: `folder` may have another name then."""
+    return folder.parent / f".{token.peer}-{hashlib.blake2b(token.secret, digest_size=8).hexdigest()}.key"
+
+
+def pending_key(path: Path) -> Ed25519PrivateKey:
+    """Return the key in this file, or a new one that is durable there before anybody hears of it.
+
+    A peer that is stopped after its request joins with it at the next attempt: no other key is admitted any more.
+    """
+    if path.exists():
+        key = load_pem_private_key(path.read_bytes(), password=None)
+        assert isinstance(key, Ed25519PrivateKey), "it was written here"
+        return key
+    key = Ed25519PrivateKey.generate()
+    with replacing(path) as temporary:
+        temporary.unlink(missing_ok=True)
+        write_private(temporary, key_pem(key))
+    return key
 
 
 def refuse_existing(folder: Path) -> None:

@@ -20,6 +20,7 @@ from fedpeer.peer.state.entries import (
     CommitStateChanged,
     ConsensusEntry,
     ModelStored,
+    OthersAhead,
     TermChanged,
     UpdateMade,
     VoteLost,
@@ -62,6 +63,7 @@ class ConsensusState:
                     majority is possible without it; 0: nothing was forgotten
     left            number of the last roster with which this peer was a member before it left the group, with the same
                     effect; 0: it never left
+    ahead           members that trained beyond the first averaging before this peer did; they may have its mean
     """
 
     client: bytes
@@ -75,6 +77,7 @@ class ConsensusState:
     lost: int = 0
     rosters: Mapping[int, bytes] = field(default_factory=dict)
     left: int = 0
+    ahead: frozenset[str] = frozenset()
 
     @property
     def votes(self) -> bool:
@@ -160,6 +163,8 @@ class ConsensusState:
                 return replace(self, voting_allowed=True, lost=entry.lost)
             case VoteLost():
                 return replace(self, voting_allowed=False, lost=max(self.lost, entry.roster))
+            case OthersAhead():
+                return replace(self, ahead=self.ahead.union(entry.members))
             case _:
                 assert_never(entry)
 
@@ -222,6 +227,7 @@ def consensus_state_fields(consensus_state: ConsensusState) -> dict[str, Any]:
         "lost": consensus_state.lost,
         "left": consensus_state.left,
         "rosters": list(consensus_state.rosters.items()),
+        "ahead": sorted(consensus_state.ahead),
     }
 
 
@@ -242,8 +248,9 @@ def consensus_state_of(fields: Mapping[str, Any]) -> ConsensusState:
         pending=fields["study"] and PendingUpdate(*fields["study"]),
         voting_allowed=fields["sworn"],
         lost=fields["lost"],
-        left=fields.get("left", 0),  # states of earlier releases lack it
+        left=fields.get("left", 0),  # states of earlier releases lack it, and `ahead`
         rosters=dict(fields["rosters"]),
+        ahead=frozenset(fields.get("ahead", ())),
     )
 
 

@@ -46,6 +46,7 @@ from fedpeer.peer.state.entries import (
     ModelStored,
     NoShares,
     Opened,
+    OthersAhead,
     RealShares,
     Reborn,
     Returned,
@@ -323,6 +324,7 @@ class DurableState:
                 | VoterSetKnown()
                 | VotingAllowed()
                 | VoteLost()
+                | OthersAhead()
             ):
                 self.consensus_states[entry.group] = self.consensus_states[entry.group].changed(entry)
                 self.x_n = entry.x_n if isinstance(entry, ClientStateSaved) else self.x_n

@@ -263,6 +263,14 @@ class VoteLost:
     roster: int
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OthersAhead:
+    """These members trained beyond the group's first averaging before this peer did."""
+
+    group: str
+    members: tuple[str, ...]
+
+
 ConsensusEntry = (
     TermChanged
     | CommitStateChanged
@@ -273,6 +281,7 @@ ConsensusEntry = (
     | VoterSetKnown
     | VotingAllowed
     | VoteLost
+    | OthersAhead
 )
 Entry = (
     Started

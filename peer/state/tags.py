@@ -115,6 +115,7 @@ ENTRIES: Mapping[str, Schema] = {
     "Sworn": _stored(entries.VotingAllowed, "group lost"),
     "Revoked": _stored(entries.Revoked, "peer"),
     "VoteLost": _stored(entries.VoteLost, "group roster"),
+    "OthersAhead": _stored(entries.OthersAhead, "group members"),
 }
 TAGS: Mapping[type, str] = {stored.made: tag for tag, stored in ENTRIES.items()}
 

@@ -471,15 +471,18 @@ def test_an_authority_whose_key_others_can_read_signs_nothing(fedpeer: Fedpeer, 
     assert roster_in(tmp_path / "wards").number == 1
 
 
-def test_who_was_admitted_and_has_no_room_for_its_files_is_told_the_way_out(
+def test_who_was_admitted_and_has_no_folder_yet_joins_by_the_same_line(
     fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fedpeer("init", "wards", "--peers", "1")
     authority = open_authority(tmp_path / "wards")
     invitation = Invitation(authority, "peer5", "https://127.0.0.1:7405", None, bytes(16), 60.0)
     token = Token(bytes(16), authority.roster.authority, "peer5", "127.0.0.1:7400")
+    (tmp_path / "ward5.csv").write_text(WARD)
+    line = ["join", str(token), "--folder", "there", "--data", "csv:ward5.csv,label=outcome"]
 
-    async def no_model(token: Token, place: Path) -> bool:
+    async def model(token: Token, place: Path) -> bool:
+        assert invitation.model(json.dumps({"secret": token.secret.hex()}).encode(), 0.0) is None
         return False
 
     async def ask(token: Token, key: Ed25519PrivateKey) -> Admission:
@@ -491,16 +494,29 @@ def test_who_was_admitted_and_has_no_room_for_its_files_is_told_the_way_out(
     def full(folder: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr(enrolment, "fetch_model", no_model)
+    monkeypatch.setattr(enrolment, "fetch_model", model)
+
+    async def confirm(token: Token) -> None:
+        assert invitation.confirm(json.dumps({"secret": token.secret.hex()}).encode()) is None
+
     monkeypatch.setattr(enrolment, "join_federation", ask)
-    monkeypatch.setattr(peer_folder, "write_peer", full)
-    outcome = fedpeer("join", str(token), "--folder", "there")
+    monkeypatch.setattr(enrolment, "confirm", confirm)
+    with monkeypatch.context() as no_room:
+        no_room.setattr(peer_folder, "write_peer", full)
+        outcome = fedpeer(*line)
     assert outcome.code == 2
     assert one_line(outcome.err) == (
-        "peer5 was admitted, but there cannot be written (No space left on device); make room there, or name another "
-        "folder, after fedpeer revoke peer5 and another invitation, since its key is lost."
+        "peer5 was admitted, but there cannot be written (No space left on device); make room there and run the same "
+        "line again while fedpeer invite waits, three minutes at most; after that run fedpeer revoke peer5 there and "
+        "invite it again."
     )
     assert not (tmp_path / "there").exists()
+    assert [path.stat().st_mode & 0o777 for path in tmp_path.glob(".peer5-*.key")] == [0o600]
+    again = fedpeer(*line)
+    assert again.code == 0, again.err
+    assert roster_in(tmp_path / "there") == authority.roster
+    assert fedpeer("config", "check", "there/peer5.yaml").code == 0, "its key is the one that was admitted"
+    assert not [*tmp_path.glob(".peer5-*")]
 
 
 def test_a_token_with_a_slip_is_told_before_anything_is_asked(fedpeer: Fedpeer) -> None:

@@ -78,6 +78,10 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
         lambda f: change(f, transport="plain-http", listen="0.0.0.0:7401", seeds=[]),
         "plain-http works only on this machine",
     ),
+    "C09 roster of https": (
+        lambda f: change(f, transport="plain-http", seeds=[], address=None),
+        "it has peer1 at https://127.0.0.1:7401, peer2 at https://127.0.0.1:7402, and plain-http needs http://",
+    ),
     "C10 no key": (lambda f: key(f).unlink(), "cannot be read"),
     "C10 key readable by others": (lambda f: key(f).chmod(0o644), "chmod 600"),
     "C10 not Ed25519": (

@@ -32,8 +32,8 @@ from fedpeer.config.peer_file import DataSettings
 from fedpeer.data.dataset import Dataset
 from fedpeer.learning import holdings
 from fedpeer.learning.holdings import load_dataset
+from fedpeer.peer.runtime import prepared, supervisor
 from fedpeer.peer.runtime import process as runtime_process
-from fedpeer.peer.runtime import supervisor
 from fedpeer.peer.runtime.prepared import Prepared
 from fedpeer.peer.wire.roster import RosterError
 from fedpeer.sims.processes.settling import free_ports
@@ -195,6 +195,36 @@ def test_the_last_line_has_the_form_of_the_others(
         "fields": {"code": 0},
     }
     assert all(json.loads(line)["t"] <= told["t"] for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("number", "count", "at"),
+    [(signal.SIGTERM, 1, (prepared, "prepare_peer")), (signal.SIGINT, 2, (command, "_import_once"))],
+)
+def test_a_signal_before_peers_listen_is_a_pause(
+    fedpeer: Fedpeer,
+    configs: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+    number: signal.Signals,
+    count: int,
+    at: tuple[object, str],
+) -> None:
+    """It ended them without a line, and a service starts a peer again that ended with 130."""
+    files, unhandled = configs[:count], signal.signal(signal.SIGTERM, signal.default_int_handler)
+    Path("fed/peer1/peer1-state").mkdir()
+    monkeypatch.setattr(*at, lambda *_: os.kill(os.getpid(), number))
+    try:
+        outcome = fedpeer(*starting(files))
+    finally:
+        signal.signal(signal.SIGTERM, unhandled)
+    assert outcome.code == 0
+    told = [json.loads(line) for line in outcome.err.splitlines()]
+    assert [line["peer"] for line in told] == [Path(file).stem for file in files]
+    assert {(line["what"], line["text"].partition(";")[0]) for line in told} == {
+        ("stopped", "paused before it could begin")
+    }
+    logged = json.loads(Path("fed/peer1/peer1-state/log.jsonl").read_text(encoding="utf-8"))
+    assert logged["what"] == "stopped"
 
 
 @pytest.mark.parametrize(

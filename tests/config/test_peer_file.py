@@ -93,6 +93,10 @@ def test_a_known_data_set_needs_nothing_but_its_name() -> None:
     assert DataSettings.model_validate(found.model_dump(mode="json")) == found
 
 
+#: Settings of a peer without TLS.
+PLAIN: dict[str, Any] = {"transport": "plain-http", "listen": "127.0.0.1:1", "address": None, "seeds": []}
+
+
 @pytest.mark.parametrize(
     ("changes", "place"),
     [
@@ -101,7 +105,10 @@ def test_a_known_data_set_needs_nothing_but_its_name() -> None:
         ({"transport": "plain-http", "seeds": []}, ("listen",)),
         ({"transport": "plain-http", "listen": "none", "seeds": []}, ("listen",)),
         ({"listen": "none", "discovery": True}, ("discovery",)),
-        ({"transport": "plain-http", "listen": "127.0.0.1:1", "seeds": ["http://10.0.0.1:1"]}, ("seeds", 0)),
+        ({**PLAIN, "seeds": ["http://10.0.0.1:1"]}, ("seeds", 0)),
+        ({**PLAIN, "address": "http://10.0.0.3:7403"}, ("address",)),
+        ({**PLAIN, "address": "https://127.0.0.1:7403"}, ("address",)),
+        ({"address": "http://10.0.0.3:7403"}, ("address",)),
         ({"dashboard": {"listen": "0.0.0.0:7503", "token_file": "t"}}, ("dashboard", "listen")),
         ({"dashboard": {"listen": "127.0.0.1:1", "token_file": "t", "key": "k"}}, ("dashboard",)),
         ({"dashboard": {"listen": "127.0.0.1:1", "token_file": "t"}, "listen": "127.0.0.1:1"}, ("dashboard", "listen")),

@@ -65,6 +65,7 @@ ENTRIES: dict[str, entries.Entry] = {
     ),
     "Sworn": entries.VotingAllowed(group="all", lost=1),
     "VoteLost": entries.VoteLost(group="all", roster=2),
+    "OthersAhead": entries.OthersAhead(group="all", members=("ann", "bob")),
 }
 
 

@@ -36,7 +36,7 @@ WRITTEN = {
 }
 
 #: Kinds of entries that the release did not have.
-ADDED = {"VoteLost"}
+ADDED = {"VoteLost", "OthersAhead"}
 
 # ------------------------------------------------------------------------------------------------------------- tags
 

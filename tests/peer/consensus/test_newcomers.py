@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fedpeer.peer.state import neighbors
@@ -63,11 +65,18 @@ def test_they_begin_when_it_has_been_away_for_long(monkeypatch: pytest.MonkeyPat
 
 #: One group of all, in which three newcomers are a majority.
 EVERYONE = {"everyone": group_cluster.MODELS["everyone"]}
+#: The same group beside one by which the newcomers go on: shares of all peers, or means of the newcomers.
+BESIDE: dict[str, dict[str, Any]] = {
+    "alone": {},
+    "shares": {"shared": {"neurons": {"hidden1": 1}, "gossip": {"protocol": "push-sum"}}},
+    "means": {"own": {"depends_on": ["everyone"], "neurons": {"hidden1": 1}, "members": ["peer3", "peer4", "peer5"]}},
+}
 
 
 @pytest.mark.slow
-def test_newcomers_of_a_group_do_not_begin_anew_without_those_that_have_means() -> None:
-    made = group_cluster.world.__wrapped__(partial_models=EVERYONE)
+@pytest.mark.parametrize("beside", BESIDE)
+def test_newcomers_of_a_group_do_not_begin_anew_without_those_that_have_means(beside: str) -> None:
+    made = group_cluster.world.__wrapped__(partial_models=EVERYONE | BESIDE[beside])
     founders, newcomers = made.peers[:2], made.peers[2:]
     cluster = GroupCluster(made, Faults(links=QUICK), roster=founders)
     simulator = cluster.simulator
@@ -86,6 +95,10 @@ def test_newcomers_of_a_group_do_not_begin_anew_without_those_that_have_means() 
     assert cluster.run(simulator.now + 100.0, met)
     for peer in founders:
         simulator.kill(peer)
+    cluster.run(simulator.now + 300.0)
+    for peer in newcomers:  # their next processes know it from their disks
+        simulator.kill(peer)
+    simulator.start(*newcomers)
     cluster.run(simulator.now + 600.0)
     assert [cluster.rounds("everyone")[peer] for peer in newcomers] == [0, 0, 0]
     before = max(round for _, round in cluster.seen.models)

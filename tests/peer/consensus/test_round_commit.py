@@ -428,6 +428,18 @@ def test_who_comes_with_a_later_roster_takes_the_first_round_of_those_who_began(
     assert round_commit.election.voter_set.number == 1
 
 
+def test_who_began_alone_blames_nobody_for_a_round_of_others_and_follows_from_the_next() -> None:
+    """Peers of a later roster began without it; it took their first round after its own for a forgery."""
+    alone = CommitState(1, None, certificate(Proposal(1, 1, 1, X), A))
+    round_commit, others = machine(A, GROWN, Disk(alone, HardState(1, A)), np.random.default_rng(0)), ids(5)[1:]
+    round_commit.holds(Y)
+    assert first_refusal(round_commit.received(B, Commit(certificate(Proposal(1, 2, 5, Y), B)))) == "bad_signature"
+    assert first_refusal(round_commit.received(B, Commit(certificate(Proposal(1, 2, 5, Y), *others)))) == "round_gap"
+    assert ApplyModel(Proposal(1, 3, 5, Y)) in round_commit.received(
+        B, Commit(certificate(Proposal(1, 3, 5, Y), *others))
+    )
+
+
 def test_who_comes_late_goes_on_from_the_newest_round() -> None:
     consensus_cluster = ConsensusCluster(2, 4)
     late = consensus_cluster.peers[3]

@@ -10,7 +10,10 @@ import pytest
 from fedpeer.peer.node import rounds
 from fedpeer.peer.node.skew import furthest, left_behind
 from fedpeer.peer.state import neighbors
+from fedpeer.peer.state.events import Send, Tick, Trained
+from fedpeer.peer.state.neighbor import HELLO_MIN
 from fedpeer.peer.state.neighbors import Neighbors
+from fedpeer.peer.wire.messages import Hello
 from fedpeer.sims.network.faults import Act, Faults, faults_from
 from fedpeer.sims.network.links import LinkRules, partition
 from tests.faults import isolation, liars
@@ -76,13 +79,15 @@ def short(adding: AddingTrainer) -> AddingTrainer:
     ],
 )
 def test_who_comes_back_a_round_behind_catches_up_and_loses_no_weight_meanwhile(
-    peers: int, fault: str, seed: int, heal: float, back: float
+    peers: int, fault: str, seed: int, heal: float, back: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a ring with one exchange, a peer a round behind takes part in nothing, and learns late how far others are.
 
-    Its neighbors used to take a share in each round and to give none, until the others had all of its weight. In a
-    large ring, where many may be a round ahead, it never caught up. Not every history brings a peer there.
+    Here it does not ask for that. Its neighbors used to take a share in each round and to give none, until the others
+    had all of its weight. In a large ring, where many may be a round ahead, it never caught up. Not every history
+    brings a peer there.
     """
+    monkeypatch.setattr(rounds, "_ask_for_rounds", lambda state, group: None)
     made = world(peers, gossip__exchanges=1, gossip__deadline=30.0, gossip__topology="ring")
     links = LinkRules(delay=0.2, jitter=0.2)
     faults = replace(faults_from(fault, made.peers), seed=seed, links=links, heal=heal)
@@ -137,6 +142,23 @@ def test_who_is_left_behind_is_told_by_distance_and_by_all_neighbors(
     monkeypatch.setattr(Neighbors, "round_of", lambda all, peer: state.durable.round + leads[peer])
     assert {peer for peer in state.others if state.others[peer].met} == leads.keys()
     assert left_behind(state) is expected
+
+
+def test_who_finds_its_neighbors_in_a_later_round_asks_all_peers_for_their_rounds(
+    ring: PeerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it knows of the others is old, so it does not follow them yet. It stayed behind for hundreds of ticks."""
+    node = ring.node("peer1")
+    state, round = node.state, node.state.durable.round
+    monkeypatch.setattr(Neighbors, "round_of", lambda all, peer: max(round, all[peer].round))
+    for peer in ("peer2", "peer8"):
+        state.others[peer].round = round + 1
+    node.rounds.training = True
+    effects = node.step(Trained(round, state.durable.x_n, state.durable.s_k))
+    for tick in range(state.now + 1, state.now + 1 + HELLO_MIN):
+        effects += node.step(Tick(tick))
+    asked = {each.to for each in effects if isinstance(each, Send) and isinstance(each.message, Hello)}
+    assert asked == state.others.keys()
 
 
 @pytest.mark.slow
