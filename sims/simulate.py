@@ -114,7 +114,9 @@ def run_prepared(
                 measure="error" if simulation.dataset.task == "regression" else "accuracy",
             )
         )
-        for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation), *unused_settings(request)]):
+        unshared = [text for plan in simulation.plans.values() for text in plan.unshared()]
+        remarks = [*world.split.remarks, *_outside_memory(simulation), *unused_settings(request), *unshared]
+        for text in dict.fromkeys(remarks):
             on_event(Remark(text=text))
         try:
             if cluster is not None and request.spread:

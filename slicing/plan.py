@@ -77,6 +77,19 @@ class Plan:
         """Return the groups in which the peer takes part."""
         return tuple(group for group in self.groups if peer in group.indices)
 
+    def unshared(self) -> list[str]:
+        """Return a sentence for each model that claims something, and of which its members average nothing."""
+        averaged = {name for group in self.groups for name in group.models}
+        implementers = self.graph.implementers(self.peers)
+        return [
+            f'partial model "{name}" averages nothing: each of its weights also touches a neuron of a model that it does '
+            "not depend on, or of none, or is frozen; name such models in its depends_on"
+            for name, model in self.graph.models.items()
+            if name not in averaged
+            and len(implementers[name]) > 1
+            and (model.neurons or model.modules or model.parameters)
+        ]
+
 
 def compile_plan(
     networks: Mapping[str, NetworkMap],
