@@ -82,8 +82,8 @@ class Plan:
         averaged = {name for group in self.groups for name in group.models}
         implementers = self.graph.implementers(self.peers)
         return [
-            f'partial model "{name}" averages nothing: each of its weights also touches a neuron of a model that it does '
-            "not depend on, or of none, or is frozen; name such models in its depends_on"
+            f'partial model "{name}" averages nothing: each of its weights also touches a neuron of a model that it '
+            "does not depend on, or of none, or is frozen; name such models in its depends_on"
             for name, model in self.graph.models.items()
             if name not in averaged
             and len(implementers[name]) > 1
