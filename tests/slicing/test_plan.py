@@ -331,10 +331,10 @@ def test_a_model_of_which_nothing_is_averaged_is_said() -> None:
     """Weights from the inputs of `half` lead into neurons of `base` alone; cut by dependency they are its own."""
     networks = dict.fromkeys(("a", "b"), trace(mlp(3, 7, 6, 2), torch.zeros(1, 3)))
 
-    def said(*depends_on: str, **settings: bool) -> list[str]:
+    def said(*depends_on: str, cross_model: bool = False) -> list[str]:
         base = PartialModel("base", neurons={"input": 2, "0": "all"})
         half = PartialModel("half", depends_on, neurons={"input": 1})
-        return compile_plan(networks, ModelGraph([base, half]), **settings).unshared()
+        return compile_plan(networks, ModelGraph([base, half]), cross_model=cross_model).unshared()
 
     assert [text.split(":")[0] for text in said()] == ['partial model "half" averages nothing']
     assert said("base") == said(cross_model=True) == []
