@@ -68,6 +68,7 @@ def slices_command(
         console.print(drawn, highlight=False)
     for each in [
         *_frozen(networks),
+        *(f"{text[0].upper()}{text[1:]}." for text in plan.unshared()),
         *_to_be_found(request.federation),
         *_without_exchanges(plan, request.federation),
         *_sent(plan, request.federation),

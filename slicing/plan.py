@@ -77,6 +77,19 @@ class Plan:
         """Return the groups in which the peer takes part."""
         return tuple(group for group in self.groups if peer in group.indices)
 
+    def unshared(self) -> list[str]:
+        """Return a sentence for each model that claims something, and of which its members average nothing."""
+        averaged = {name for group in self.groups for name in group.models}
+        implementers = self.graph.implementers(self.peers)
+        return [
+            f'partial model "{name}" averages nothing: each of its weights also touches a neuron of a model that it '
+            "does not depend on, or of none, or is frozen; name such models in its depends_on"
+            for name, model in self.graph.models.items()
+            if name not in averaged
+            and len(implementers[name]) > 1
+            and (model.neurons or model.modules or model.parameters)
+        ]
+
 
 def compile_plan(
     networks: Mapping[str, NetworkMap],
@@ -244,6 +257,7 @@ class _Slice:
         parts, tensors, models: the names whose indices are in the keys. Only parts and tensors that occur are included,
             so that two peers get equal keys for the scalars that they share, whatever else their networks contain.
         base: digest of the network's frozen parameters: weights trained beside different ones cannot be averaged.
+        whole: the model of each tensor of the network that is owned whole, in this slice or another.
     """
 
     index_D: Indices
@@ -252,6 +266,7 @@ class _Slice:
     tensors: tuple[str, ...]
     models: tuple[str, ...]
     base: str
+    whole: Mapping[str, str]
 
     @cached_property
     def digest(self) -> str:
@@ -278,6 +293,8 @@ class _Sliced:
 
     def __init__(self, network: NetworkMap, graph: ModelGraph, assignment: Assignment) -> None:
         self.models, self._base = graph.order, network.base
+        owned = assignment.model_of_tensor.items()
+        self._whole = {network.tensors[at].name: self.models[model] for at, model in owned if model != LOCAL_INDEX}
         assert len(self.models) <= 0xFFF, "the keys of scalars count 4,095 models"
         code_n, self.sets = reduced_sets(network, graph, assignment)
         keys_3n, self.parts, self.tensors = _keys(network, assignment)
@@ -294,7 +311,9 @@ class _Sliced:
             keys_3D = self._keys[:, span].copy()
             parts = _recount(keys_3D[:2], self.parts)
             tensors = _recount(keys_3D[2:], self.tensors)
-            self._slices[models] = _Slice(self._index[span], keys_3D, parts, tensors, self.models, self._base)
+            self._slices[models] = _Slice(
+                self._index[span], keys_3D, parts, tensors, self.models, self._base, self._whole
+            )
         return self._slices[models]
 
 
@@ -345,6 +364,13 @@ def _compare(id: str, peer: str, mine: _Slice, other: str, theirs: _Slice) -> No
     a, b = next((a, b) for a, b in pairs if a != b)
     raise SlicingError(
         f'{peer} and {other} cannot average "{id}": their slices have {len(mine.index_D)} and {len(theirs.index_D)} '
-        f"scalars, and where {peer} has {a}, {other} has {b}; claim the same neurons on both (a count instead of "
-        f'"all" if their networks differ in size)'
+        f"scalars, and where {peer} has {a}, {other} has {b}; {_way_out(id, mine, theirs)}"
     )
+
+
+def _way_out(id: str, mine: _Slice, theirs: _Slice) -> str:
+    """Return how two slices become the same: by the members of a model that owns a tensor whole, or by the claims."""
+    for tensor, owner in sorted({*mine.whole.items()} ^ {*theirs.whole.items()}):
+        if tensor in {*mine.tensors, *theirs.tensors}:
+            return f'"{owner}" owns {tensor} whole; give it all members of "{id}" or none, or leave {tensor} out of it'
+    return 'claim the same neurons on both (a count instead of "all" if their networks differ in size)'

@@ -91,3 +91,9 @@ def test_the_package_has_the_flights_and_the_peers_of_the_experiment() -> None:
     order = sorted(range(len(counts)), key=lambda user: (-counts[user], found.user_names[user]))
     assert tuple(found.user_names[user] for user in order) == USERS
     assert 0.13 < float(found.y.mean()) < 0.33
+
+
+def test_the_list_of_data_counts_what_is_loaded() -> None:
+    """Flights of airlines with fewer than 300 are left out, 29 of two airlines at airports."""
+    assert module.FLIGHTS.size.startswith("327,317 flights")
+    assert f"{len(USERS)} airlines at airports" in module.FLIGHTS.size

@@ -54,6 +54,13 @@ def test_the_averages_of_whole_networks_are_all_of_them() -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(not describe_dataset("fashion-mnist").here, reason="Fashion-MNIST is not on this machine")
+def test_averages_of_whole_networks_have_scores_of_servers_beside_them() -> None:
+    """Own models with a server are scored after a round's local steps, averages before them, as a server's model is."""
+    scores = [name for name in TABLE.columns if COLUMNS[name].metric in ("PM", "GM")]
+    assert scores == ["PM", "GM"]
+    assert "scored after the local steps" in TABLE.notes
+
+
 def test_the_quick_size_is_stopped_and_goes_on(tmp_path: Path) -> None:
     class Stopping(threading.Event):
         def __call__(self, event: Any) -> None:

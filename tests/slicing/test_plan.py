@@ -320,6 +320,26 @@ def test_parameters_are_owned_by_name_or_pattern_and_are_stronger_than_modules_a
     assert local == {"0.bias", "2.bias", "4.bias"}
 
 
+def test_a_parameter_that_only_some_members_own_whole_is_named_with_its_owner() -> None:
+    networks = dict.fromkeys(("a", "b", "c"), trace(mlp(3, 7, 6, 2), torch.zeros(1, 3)))
+    models = [PartialModel("all", neurons="all"), PartialModel("bias", parameters=("2.bias",), members=("b", "c"))]
+    with pytest.raises(SlicingError, match=r'"bias" owns 2\.bias whole; give it all members of "all" or none'):
+        compile_plan(networks, ModelGraph(models))
+
+
+def test_a_model_of_which_nothing_is_averaged_is_said() -> None:
+    """Weights from the inputs of `half` lead into neurons of `base` alone; cut by dependency they are its own."""
+    networks = dict.fromkeys(("a", "b"), trace(mlp(3, 7, 6, 2), torch.zeros(1, 3)))
+
+    def said(*depends_on: str, cross_model: bool = False) -> list[str]:
+        base = PartialModel("base", neurons={"input": 2, "0": "all"})
+        half = PartialModel("half", depends_on, neurons={"input": 1})
+        return compile_plan(networks, ModelGraph([base, half]), cross_model=cross_model).unshared()
+
+    assert [text.split(":")[0] for text in said()] == ['partial model "half" averages nothing']
+    assert said("base") == said(cross_model=True) == []
+
+
 def test_peers_whose_frozen_parameters_differ_cannot_average() -> None:
     def network(seed: int) -> NetworkMap:
         with torch.random.fork_rng(devices=[]):
