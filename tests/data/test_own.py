@@ -222,6 +222,7 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ),
         (GOOD, {"drop": ("ward",), "classes": ("sick",)}, ["classes=sick: there must be two classes or more"]),
         ("5.1,3.5,ill\n4.9,3.0,well\n", {}, ['no column "outcome"', "a row of examples (5.1, 3.5, ill)", "above it"]),
+        ("5.1,north,ill\n4.9,south,well\n", {}, ['no column "outcome"', "a row of examples (5.1, north, ill)"]),
         (
             "5.1,3.5,0\n4.9,3.0,1\n",
             {"label": "0"},
