@@ -283,6 +283,10 @@ def _written(
             text = "it is an optimizer of one network; pass its class, or functools.partial(torch.optim.SGD, lr=0.1)"
             problems.append(ConfigProblem(("learning", "optimizer"), text))
             del learning["optimizer"]
+        if isinstance(loss := learning.get("loss"), type) and issubclass(loss, nn.Module):
+            text = f"it is a class, and its objects are losses; pass {loss.__name__}()"
+            problems.append(ConfigProblem(("learning", "loss"), text))
+            del learning["loss"]
         for key in ("loss", "optimizer"):
             if callable(function := learning.get(key)):
                 name = _name_of(function, key)
