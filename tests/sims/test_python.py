@@ -129,11 +129,13 @@ def interrupt_after(rounds: int) -> Callable[[Event], None]:
     return on_event
 
 
-def test_an_interrupted_run_is_carried_on_by_the_same_call(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_carried_on_by_the_same_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local = seeded(factory(torch.relu))
     whole = simulated(tmp_path / "whole", local)
     with pytest.raises(KeyboardInterrupt) as told:
         simulated(tmp_path / "runs", local, on_event=interrupt_after(2))
+    [stopped] = (tmp_path / "runs").glob("*/settings.json")
+    assert f'with resume="{stopped.parent.name}" goes on' in capsys.readouterr().err
     again = simulated(tmp_path / "runs", local, resume="last", workers=1)
     assert told.traceback, "a notebook keeps the traceback, and with it all that the interrupted call had open"
     assert [row["round"] for row in RunFolder(again.folder).rows()] == [1, 2, 3, 4]
