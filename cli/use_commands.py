@@ -164,7 +164,10 @@ def evaluate_command(
 
 def predict(
     where: Where,
-    inputs: Annotated[str, typer.Argument(metavar="FILE", help="CSV with the model's features; - for standard input.")],
+    inputs: Annotated[
+        str,
+        typer.Argument(metavar="FILE", help="CSV or Parquet with the model's features; - for a CSV on standard input."),
+    ],
     to: Annotated[str, typer.Option(metavar="FILE", help="CSV to write; - for standard output.")] = _STREAM,
     delimiter: Annotated[str, typer.Option(metavar="X", help="Separates the cells of the input; tab for a tab.")] = ",",
     as_they_are: Annotated[
@@ -183,17 +186,24 @@ def predict(
     The label column may be absent; other columns are ignored. Predictions come in the order of the rows. A class name
     that begins like a spreadsheet formula (=SUM, @, -x) gets an apostrophe before it; numbers never do.
     """
-    from fedpeer.data.own.inputs import read_inputs, read_texts
-    from fedpeer.data.own.table import separator_of
+    from fedpeer.data.own.inputs import read_inputs, read_parquet, read_texts
+    from fedpeer.data.own.mistakes import check_there
+    from fedpeer.data.own.table import is_parquet, separator_of
 
     model = _trained(where, which, method, peer, seed, out, allow_python).model
     name = "standard input" if inputs == _STREAM else inputs
     _check_predicts(model)
-    with _reading(inputs) as file:
-        if model.card.text is not None:
-            x: NDArray[Any] = read_texts(file, name, model.card.text, separator_of(delimiter))
-        else:
-            x = read_inputs(file, name, model.card.features, model.card.shape.input_shape, separator_of(delimiter))
+    card, shape, separator = model.card, model.card.shape.input_shape, separator_of(delimiter)
+    if inputs != _STREAM:
+        check_there(inputs)
+    if inputs != _STREAM and is_parquet(inputs):
+        x: NDArray[Any] = read_parquet(inputs, card.features, shape, card.text)
+    else:
+        with _reading(inputs) as file:
+            if card.text is not None:
+                x = read_texts(file, name, card.text, separator)
+            else:
+                x = read_inputs(file, name, card.features, shape, separator)
     classes = model.card.classes if as_they_are else tuple(map(_harmless, model.card.classes))
     text = _answers(classes, model.answers(x), labels=model.loss.marks)
     if to == _STREAM:
@@ -212,12 +222,9 @@ def _check_predicts(model: Model) -> None:
 
 @contextmanager
 def _reading(inputs: str) -> Iterator[TextIO]:
-    from fedpeer.data.own.mistakes import check_there
-
     if inputs == _STREAM:
         yield sys.stdin
         return
-    check_there(inputs)
     with open(inputs, newline="", encoding="utf-8-sig") as file:
         yield file
 

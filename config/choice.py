@@ -129,7 +129,11 @@ def from_data(found: object) -> Choice:
             return Choice(name, None, dict(inside))
         return Choice(name, inside, {})
     if callable(found) and hasattr(found, "__name__"):
-        raise ChoiceError(f"found a Python object; write its name, python:{found.__module__}:{found.__name__}")
+        module = found.__module__
+        text = "found a Python object; write its name"
+        if module == "__main__":  # a name that processes of training cannot import
+            module, text = "loops", f"{text}, after putting it into a file, such as loops.py"
+        raise ChoiceError(f"{text}, python:{module}:{found.__name__}")
     if isinstance(found, Mapping) and found:
         names = list(map(str, found))
         raise ChoiceError(

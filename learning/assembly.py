@@ -391,7 +391,8 @@ def _check_outputs(module: nn.Module, shape: DataShape, outputs: int, loss: Loss
         said = str(problem) if torchs else f"{type(problem).__name__}: {problem}"
         raise NetworkError(f"the network cannot take {two}: {said}; {_fitting(module, shape)}") from None
     places = shape.input_shape[:1] if shape.task == "next-token" else ()
-    wanted = f"({', '.join(map(str, (2, *places, outputs)))}), {outputs} outputs for each "
+    counted = "one output" if outputs == 1 else f"{outputs} outputs"
+    wanted = f"({', '.join(map(str, (2, *places, outputs)))}), {counted} for each "
     wanted += "place of an example" if places else "example"
     if not isinstance(returned, Tensor):
         raise NetworkError(

@@ -30,7 +30,7 @@ from fedpeer.data.own.arrays import of_objects
 from fedpeer.learning.anchors import anchored_federation
 from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
-from fedpeer.sims.events import Event
+from fedpeer.sims.events import Event, Remark
 from fedpeer.sims.prepare import code_objects, prepare_simulation
 from fedpeer.sims.progress import NoProgress, ProgressDisplay, progress_display
 from fedpeer.sims.record import begin_record, continued_record
@@ -152,8 +152,14 @@ def simulate(
                 display(event)
                 on_event(event)
 
-            with tracked(simulation, run, on_both) as handle:
-                summary = carry_out(simulation, run, handle)
+            try:
+                with tracked(simulation, run, on_both) as handle:
+                    summary = carry_out(simulation, run, handle)
+            except KeyboardInterrupt:
+                display(
+                    Remark(text=f'stopped; all measurements are kept: the same call with resume="{run.id}" goes on')
+                )
+                raise
     finally:  # an interrupted run can be carried on by this process, such as a notebook's
         run.let_go()
     write_report(run)
@@ -283,6 +289,10 @@ def _written(
             text = "it is an optimizer of one network; pass its class, or functools.partial(torch.optim.SGD, lr=0.1)"
             problems.append(ConfigProblem(("learning", "optimizer"), text))
             del learning["optimizer"]
+        if isinstance(loss := learning.get("loss"), type) and issubclass(loss, nn.Module):
+            text = f"it is a class, and its objects are losses; pass {loss.__name__}()"
+            problems.append(ConfigProblem(("learning", "loss"), text))
+            del learning["loss"]
         for key in ("loss", "optimizer"):
             if callable(function := learning.get(key)):
                 name = _name_of(function, key)

@@ -357,11 +357,17 @@ def _array(value: object, name: str, mistakes: FileMistakes) -> NDArray[np.gener
     try:
         array: NDArray[np.generic] = np.asarray(value)
     except (ValueError, TypeError) as problem:
-        mistakes.add(name, f"it cannot be converted to an array ({problem})")
+        mistakes.add(name, f"it cannot be converted to an array ({problem}); give all examples the same shape")
         return np.empty(0)
     if array.dtype.kind not in "biuf":
-        way_out = "; number the classes: numpy.unique(y, return_inverse=True)" if name == "y" else ""
-        mistakes.add(name, f"it holds {array.dtype}, not numbers{way_out}")
+        ways = {"x": "encode it as numbers, as with x.astype(numpy.float32)"}
+        ways["y"] = "number the classes: numpy.unique(y, return_inverse=True)"
+        mistakes.add(name, f"it holds {array.dtype}, not numbers; {ways[name]}")
+    if count := np.ma.count_masked(value) if np.ma.isMaskedArray(value) else 0:
+        # numpy.asarray takes what is under the mask for values
+        mistakes.add(
+            name, f"{count} of its values {'is' if count == 1 else 'are'} masked; fill or leave out the examples"
+        )
     return array
 
 
@@ -378,7 +384,11 @@ def _inputs(x: NDArray[np.generic], kind: InputKind, mistakes: FileMistakes) -> 
             )
         return x.astype(np.int64)
     if kind == "image" and x.ndim not in (3, 4):
-        mistakes.add("x", f"its shape {x.shape} does not fit kind=image")
+        text = f"its shape is {x.shape}, and images have (examples, channels, height, width)"
+        way_out = (
+            'for features of any shape, such as volumes, write kind=features (a Dataset with input_kind="features")'
+        )
+        mistakes.add("x", f"{text}; {way_out}")
     _finite(x, "x", mistakes)
     with np.errstate(over="ignore"):
         narrow = x.astype(np.float32)
@@ -416,7 +426,7 @@ def _targets(
     bad = np.flatnonzero(~((value_N >= 0) & (value_N < count) & (value_N == np.floor(value_N))))
     if len(bad):
         more = f", and {len(bad) - 1} more" if len(bad) > 1 else ""
-        way_out = "" if classes else "; for numbers to predict write task=regression"
+        way_out = "" if classes else "; number them, or for numbers to predict write task=regression"
         problem = f"{y[bad[0]]} is out of range{more}: class numbers are whole and from 0 to {count - 1}{way_out}"
         mistakes.add(f"y[{bad[0]}]", problem)
         return y, ()

@@ -32,9 +32,13 @@ _THOUSANDS = re.compile(r"([+-]?\d{1,3}(?:(?:,\d{3})+|(?:[ \u00a0\u202f'’]\d{3
 
 
 def column_numbers(
-    cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes
+    cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes, *, needed: bool = False
 ) -> NDArray[np.float32]:
-    """Return the cells of a column as float32, (N,); a cell that is not a finite number is a mistake at its place."""
+    """Return the cells of a column as float32, (N,); a cell that is not a finite number is a mistake at its place.
+
+    Args:
+        needed: a trained model needs the column, so it cannot be left out.
+    """
     try:
         if "_" in "".join(cells):  # numpy reads 12_34 as 1234
             raise ValueError
@@ -44,7 +48,7 @@ def column_numbers(
     with np.errstate(over="ignore"):
         narrow_N = value_N.astype(np.float32)
     for i in np.flatnonzero(~np.isfinite(narrow_N)).tolist():
-        kind, problem = _not_a_number(cells[i], column)
+        kind, problem = _not_a_number(cells[i], column, needed)
         mistakes.add(f"row {rows[i]}, column {column}", problem, group=(column, kind))
     return narrow_N
 
@@ -67,8 +71,9 @@ def _number(cell: str) -> float:
     return np.nan if value is None else value
 
 
-def _not_a_number(cell: str, column: str) -> tuple[str, str]:
-    way_out = f"fill it in, delete the row, or leave the column out with drop={column}"
+def _not_a_number(cell: str, column: str, needed: bool) -> tuple[str, str]:
+    leave_out = f"leave the column out with drop={column}"
+    way_out = "fill it in or delete the row" if needed else f"fill it in, delete the row, or {leave_out}"
     if not cell.strip():
         return "empty", f"the cell is empty; {way_out}"
     if cell.strip().lower() in _NO_VALUE and _read(cell) is None:
@@ -79,10 +84,8 @@ def _not_a_number(cell: str, column: str) -> tuple[str, str]:
         other = "".join(f" (or {another}, if it has {what})" for what, another in others)
         return "mark", f'"{cell.strip()}" has {mark}; write {number}{other}, and export the file that way'
     if value is None:
-        return "text", (
-            f'"{_shortened(cell)}" is text, and a network needs numbers; encode it as numbers, or leave the column out '
-            f"with drop={column}"
-        )
+        encode = "encode it as in the training" if needed else f"encode it as numbers, or {leave_out}"
+        return "text", f'"{_shortened(cell)}" is text, and a network needs numbers; {encode}'
     return "infinite", f"{cell.strip()} is not a {'finite ' if value == value else ''}number in float32; {way_out}"
 
 

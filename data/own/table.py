@@ -32,12 +32,13 @@ from fedpeer.data.own.text import text_column, tokens_of
 
 #: Rows converted at once: enough for numpy to be quick, few enough to keep the text of a big file out of memory.
 BATCH_ROWS = 10_000
+_PARQUET = b"PAR1"
 #: First bytes of files that are not CSV, and what the user can do with them.
 _NO_TEXT = {
     b"PK": "it is an Excel or other zip file; save the sheet as CSV UTF-8",
     b"\xd0\xcf\x11\xe0": "it is an Excel file; save the sheet as CSV UTF-8",
     b"\x1f\x8b": "it is compressed; unpack it first",
-    b"PAR1": "it is a Parquet file; write parquet:FILE instead of csv:FILE",
+    _PARQUET: "it is a Parquet file; write parquet:FILE instead of csv:FILE",
     b"\xff\xfe": "it is UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "it is UTF-16 text; save it as UTF-8",
 }
@@ -169,7 +170,7 @@ def csv(
             except csv_format.Error as problem:
                 raise mistakes.stop(f"row {reader.line_num}", f"it cannot be read as CSV ({problem})") from None
     except UnicodeDecodeError:
-        raise _not_text(path, mistakes) from None
+        raise not_text(path, mistakes) from None
 
 
 def separator_of(delimiter: str) -> str:
@@ -221,7 +222,7 @@ def _numbered(reader: Any, width: int, mistakes: FileMistakes) -> Iterator[tuple
         begins = reader.line_num + 1
 
 
-def _not_text(path: str, mistakes: FileMistakes) -> DataError:
+def not_text(path: str, mistakes: FileMistakes) -> DataError:
     """Return the error for a file that is not UTF-8 text, by its first bytes."""
     with open(path, "rb") as file:
         begins = file.read(4)
@@ -256,11 +257,6 @@ def parquet(
     length: int = 128,
 ) -> Dataset:
     """Parquet file (extra `fedpeer[parquet]`); settings as for `csv`; row 1 is the first row of the data."""
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise DataError(f"{path}: reading Parquet needs pyarrow; run pip install fedpeer[parquet]") from None
     wanted = WantedColumns(
         path=path,
         label=label,
@@ -273,28 +269,52 @@ def parquet(
         text=text_column(text, tokenizer, length),
     )
     mistakes = FileMistakes(path)
-    check_there(path)
-    try:
-        table = pyarrow.parquet.read_table(path)
-    except (pyarrow.ArrowException, OSError) as problem:
-        raise mistakes.stop("", f"it cannot be read as Parquet ({problem})") from None
+    table = parquet_table(path, mistakes)
     _check_header(table.column_names, wanted, mistakes)
     features = wanted.features(table.column_names)
     rows = list(range(1, table.num_rows + 1))
     columns = Columns(rows=rows)
-    columns.targets |= {name: _text(table.column(name)) for name in wanted.targets}
+    columns.targets |= {name: arrow_text(table.column(name)) for name in wanted.targets}
     for name, cells in ((user, columns.users), (text, columns.texts)):
-        cells += [] if name is None else _text(table.column(name))
-    values = [_arrow_numbers(table.column(name), rows, name, mistakes) for name in features]
+        cells += [] if name is None else arrow_text(table.column(name))
+    values = [arrow_numbers(table.column(name), rows, name, mistakes) for name in features]
     columns.batches += [np.stack(values, axis=1)] if values else []
     return _assembled(features, columns, wanted, mistakes)
 
 
-def _text(column: Any) -> list[str]:
+def is_parquet(path: str) -> bool:
+    """Return whether a file is Parquet by its first bytes."""
+    with open(path, "rb") as file:
+        return file.read(len(_PARQUET)) == _PARQUET
+
+
+def parquet_table(path: str, mistakes: FileMistakes) -> Any:
+    """Read a Parquet file as an Arrow table.
+
+    Raises:
+        DataError: pyarrow is not installed, or the file cannot be read.
+    """
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise mistakes.stop("", "reading Parquet needs pyarrow; run pip install fedpeer[parquet]") from None
+    check_there(path)
+    try:
+        return pyarrow.parquet.read_table(path)
+    except (pyarrow.ArrowException, OSError) as problem:
+        raise mistakes.stop("", f"it cannot be read as Parquet ({problem})") from None
+
+
+def arrow_text(column: Any) -> list[str]:
+    """Return an Arrow column as text; a missing value is empty."""
     return ["" if value is None else str(value).strip() for value in column.to_pylist()]
 
 
-def _arrow_numbers(column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes) -> NDArray[np.float32]:
+def arrow_numbers(
+    column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes, *, needed: bool = False
+) -> NDArray[np.float32]:
+    """Return an Arrow column as numbers; note the cells that are none."""
     import pyarrow.types
 
     numeric = (pyarrow.types.is_floating, pyarrow.types.is_integer, pyarrow.types.is_boolean)
@@ -302,7 +322,7 @@ def _arrow_numbers(column: Any, rows: Sequence[int], name: str, mistakes: FileMi
         value_N = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
         if np.isfinite(value_N).all():
             return value_N
-    return column_numbers(_text(column), rows, name, mistakes)
+    return column_numbers(arrow_text(column), rows, name, mistakes, needed=needed)
 
 
 def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes, separator: str = "") -> None:
@@ -321,7 +341,8 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
     unnamed = [name for name in wanted.targets if name not in header]
     numbers = [name for name in header if is_number(name)]
     unlike_names = len(numbers) == len(header) and not all(map(str.isdecimal, numbers))  # columns may be called 0, 1, 2
-    if separator and (unlike_names or (unnamed and len(numbers) >= max(1, len(header) - 1))):
+    fractions = [name for name in numbers if not name.isdecimal()]  # a row with text in several columns has them, too
+    if separator and (unlike_names or (unnamed and (fractions or len(numbers) >= max(1, len(header) - 1)))):
         found = ", ".join(header[:4]) + (", ..." if len(header) > 4 else "")
         lacks = f'it has no column "{unnamed[0]}" and ' if unnamed else "it "
         text = f"{lacks}looks like a row of examples ({found})"

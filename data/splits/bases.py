@@ -68,8 +68,15 @@ def user(
         Share(train_M=train, test_M=test, note=dataset.user_names[u])
         for u, (train, test) in zip(able, parts, strict=False)
     )
-    left = len(counts_U) - wanted
-    remarks = ([remark] if remark else []) + ([f"{counted_words(left, 'user')} left out"] if left else [])
+    single = [dataset.user_names[u] for u in range(len(counts_U)) if counts_U[u] < 2]
+    remarks = [remark] if remark else []
+    if len(able) > wanted:
+        there = f"there {'is' if wanted == 1 else 'are'} {counted_words(wanted, 'peer')}"
+        remarks.append(f"{counted_words(len(able) - wanted, 'user')} left out, since {there}")
+    if single:
+        named = ", ".join(single[:8]) + (", ..." if len(single) > 8 else "")
+        why = "a peer needs one example to train on and one to test on"
+        remarks.append(f"{counted_words(len(single), 'user')} left out ({named}): {why}")
     rule = worded("user", test_fraction=test_fraction, users=None if users == "most" else users)
     return Split(rule=rule, shares=shares, remarks=tuple(remarks))
 

@@ -107,6 +107,21 @@ def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: p
     assert (tmp_path / "answers.csv").read_text() == answers
     monkeypatch.setattr("sys.stdin", io.StringIO("a,b\n9,1\n1,9\n"))
     assert run("predict", "last", "-", "--peer", "peer1").out == answers
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
+    stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
+    stored.write_table(pyarrow.table({"b": [1, 9], "name": ["x", "y"], "a": [9, 1]}), tmp_path / "new.parquet")
+    assert run("predict", "last", "new.parquet", "--peer", "peer1").out == answers
+
+
+def test_new_examples_that_cannot_be_read_are_told_with_a_way_out(run: Fedpeer, tmp_path: Path) -> None:
+    """A column that the model needs is not to be left out."""
+    (tmp_path / "gap.csv").write_text("a,b\n1,\nx,2\n")
+    (tmp_path / "wide.csv").write_text("a,b\n1,2\n", encoding="utf-16")
+    found = " ".join(run("predict", "last", "gap.csv", "--peer", "peer1").err.split())
+    assert "row 2, column b: the cell is empty; fill it in or delete the row" in found
+    assert "row 3, column a" in found
+    assert "drop=" not in found
+    assert "UTF-16" in run("predict", "last", "wide.csv", "--peer", "peer1").err
 
 
 def test_a_card_whose_peer_is_named_like_a_path_is_not_read(run: Fedpeer, tmp_path: Path) -> None:

@@ -253,3 +253,10 @@ def test_each_item_may_be_quoted() -> None:
 
     choice = parse_choice('csv,classes="A+"+"B-",drop=x+"a, b"')
     assert bind_settings(choice, columns) == {"classes": ("A+", "B-"), "drop": ("x", "a, b")}
+
+
+def test_a_class_of_a_cell_is_to_be_put_into_a_file() -> None:
+    """Its name there, __main__, is none that a process of training could import."""
+    loop = type("Loop", (), {"__module__": "__main__"})
+    with pytest.raises(ChoiceError, match=r"into a file, such as loops.py, python:loops:Loop$"):
+        from_data(loop)

@@ -222,6 +222,7 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ),
         (GOOD, {"drop": ("ward",), "classes": ("sick",)}, ["classes=sick: there must be two classes or more"]),
         ("5.1,3.5,ill\n4.9,3.0,well\n", {}, ['no column "outcome"', "a row of examples (5.1, 3.5, ill)", "above it"]),
+        ("5.1,north,ill\n4.9,south,well\n", {}, ['no column "outcome"', "a row of examples (5.1, north, ill)"]),
         (
             "5.1,3.5,0\n4.9,3.0,1\n",
             {"label": "0"},
@@ -439,7 +440,7 @@ X = np.zeros((3, 2))
         ),
         ({"x": np.zeros(3), "y": [0, 1, 0]}, {}, "x: its shape is (3,)"),
         ({"x": np.zeros((0, 3)), "y": []}, {}, "not empty"),
-        ({"x": np.zeros((3, 2, 2, 2, 2)), "y": [0, 1, 0]}, {}, "does not fit kind=image"),
+        ({"x": np.zeros((3, 2, 2, 2, 2)), "y": [0, 1, 0]}, {}, "such as volumes, write kind=features"),
         ({"x": X, "y": np.zeros((3, 2))}, {"task": "classification"}, "task=regression"),
         ({"x": X, "y": np.zeros((3, 2))}, {"task": "classification"}, "task=multi-label for labels of 0 and 1"),
         (
@@ -449,7 +450,7 @@ X = np.zeros((3, 2))
         ),
         ({"x": X, "y": np.eye(3) * 2}, {"task": "multi-label"}, "y[0, 0]: 2.0 is neither 0 nor 1, and 2 more"),
         ({"x": X, "y": np.eye(3)}, {"task": "multi-label", "classes": ("a", "b")}, "there are 2 names, and 3 labels"),
-        ({"x": [["a", "b"]] * 3, "y": [0, 1, 0]}, {}, "x: it holds <U1, not numbers"),
+        ({"x": [["a", "b"]] * 3, "y": [0, 1, 0]}, {}, "x: it holds <U1, not numbers; encode it"),
         ({"x": X, "y": [0, 1, 0]}, {"kind": "tokens"}, "tokens are whole numbers"),
     ],
 )
@@ -459,6 +460,12 @@ def test_each_mistake_of_an_npz_is_named(
     message = _message(npz, path=_npz(tmp_path, **arrays), **settings)
     assert said in message
     assert "t.npz" in message
+
+
+def test_what_is_under_a_mask_is_no_value() -> None:
+    x_NF = np.ma.masked_greater(np.arange(6.0).reshape(3, 2), 3)
+    with pytest.raises(DataError, match="x: 2 of its values are masked"):
+        of_objects((x_NF, [0, 1, 0]))
 
 
 WHOLE = Dataset(

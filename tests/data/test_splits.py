@@ -302,6 +302,14 @@ def test_users_may_be_those_with_the_least_examples_or_random_ones() -> None:
     assert _split("user,users=least", dataset, 2).rule == "user,users=least"
 
 
+def test_users_that_are_left_out_are_named_with_the_reason() -> None:
+    dataset = _made(41, 2, users=3)
+    named = Dataset(**{**vars(dataset), "user_N": np.arange(41) // 20, "user_names": ("ann", "kim", "solo")})
+    few, single = _split("user", named, 1).remarks
+    assert few == "1 user left out, since there is 1 peer"
+    assert single == "1 user left out (solo): a peer needs one example to train on and one to test on"
+
+
 def test_users_keep_the_official_test_part_only_if_it_has_them_all() -> None:
     dataset = _made(120, 2, users=3)
     users = np.arange(120) // 40

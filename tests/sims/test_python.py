@@ -129,11 +129,13 @@ def interrupt_after(rounds: int) -> Callable[[Event], None]:
     return on_event
 
 
-def test_an_interrupted_run_is_carried_on_by_the_same_call(tmp_path: Path) -> None:
+def test_an_interrupted_run_is_carried_on_by_the_same_call(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     local = seeded(factory(torch.relu))
     whole = simulated(tmp_path / "whole", local)
     with pytest.raises(KeyboardInterrupt) as told:
         simulated(tmp_path / "runs", local, on_event=interrupt_after(2))
+    [stopped] = (tmp_path / "runs").glob("*/settings.json")
+    assert f'with resume="{stopped.parent.name}" goes on' in capsys.readouterr().err
     again = simulated(tmp_path / "runs", local, resume="last", workers=1)
     assert told.traceback, "a notebook keeps the traceback, and with it all that the interrupted call had open"
     assert [row["round"] for row in RunFolder(again.folder).rows()] == [1, 2, 3, 4]
@@ -178,7 +180,8 @@ def test_a_graph_of_networkx_is_a_topology(tmp_path: Path) -> None:
 def test_all_mistakes_of_a_call_are_told_at_once(tmp_path: Path) -> None:
     wrong: dict[str, Any] = {"methods": "local", "seeds": [1, -1], "out": None, "workers": 0, "on_event": 3}
     optimizer = torch.optim.SGD(Net().parameters(), lr=0.1)
-    settings = {"learning": {"rounds": -1, "optimizer": optimizer, "algorithm": Net}, 3: 4}
+    learning = {"rounds": -1, "optimizer": optimizer, "loss": nn.CrossEntropyLoss, "algorithm": Net}
+    settings = {"learning": learning, 3: 4}
     with pytest.raises(ConfigError) as told:
         api.simulate((X, Y), Net, federation=settings, **wrong)  # type: ignore[arg-type]
     assert {problem.dotted: problem.text for problem in told.value.problems} == {
@@ -189,6 +192,7 @@ def test_all_mistakes_of_a_call_are_told_at_once(tmp_path: Path) -> None:
         "on_event": "it cannot be called; pass a function of one event",
         "network": "found Net, no network yet; pass what it returns: Net(...)",
         "learning.rounds": "found -1; write 1 or more",
+        "learning.loss": "it is a class, and its objects are losses; pass CrossEntropyLoss()",
         "learning.optimizer": "it is an optimizer of one network; pass its class, or "
         "functools.partial(torch.optim.SGD, lr=0.1)",
         "learning.algorithm": f"found a Python object; write its name, python:{__name__}:Net",
