@@ -123,6 +123,7 @@ def _run(
     quiet: bool,
     leave: bool,
     attached: bool = False,
+    read: PeerConfig | None = None,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
     assembled: Sequence[Assembly] = (),
     turn: AbstractContextManager[None] | None = None,
@@ -130,6 +131,7 @@ def _run(
     """Run a peer.
 
     Args:
+        read: the peer's settings, if its files need not be read again.
         loaded: data sets that need not be loaded again, by choice.
         assembled: networks that need not be built again.
         turn: within which the peer trains.
@@ -137,7 +139,7 @@ def _run(
     from fedpeer.cli.outcome import flush_streams
     from fedpeer.cli.peer_config import load_peer
 
-    peer = load_peer(config, ", so nothing was started")
+    peer = read or load_peer(config, ", so nothing was started")
     early.files.append(peer.file)
     import asyncio
 
@@ -191,11 +193,17 @@ def _several(configs: list[Path], early: _EarlySignals, *, quiet: bool, attached
     loaded = _load_once(peers)
     assembled = _assemble_once(peers, loaded)
     threads = max(1, cores() // len(peers))
+    read = {peer.file.id: peer for peer in peers}
     starts = {
-        peer.file.id: partial(_alone, config, threads, loaded, assembled, quiet=quiet)
-        for config, peer in zip(configs, peers, strict=True)
+        peer: partial(_alone, config, threads, read, peer, loaded, assembled, quiet=quiet)
+        for config, peer in zip(configs, read, strict=True)
     }
-    return watch_over(starts, _ended, attached=attached, places=cores())
+
+    def ended(peer: str, code: int) -> None:
+        read.pop(peer, None)  # if it is started again, it reads its files again, which may have been mended
+        _ended(peer, code)
+
+    return watch_over(starts, ended, attached=attached, places=cores())
 
 
 def _import_once(peers: Sequence[PeerConfig]) -> None:
@@ -239,6 +247,8 @@ def _assemble_once(peers: Sequence[PeerConfig], loaded: Mapping[str, Dataset]) -
 def _alone(
     config: Path,
     threads: int,
+    read: Mapping[str, PeerConfig],
+    peer: str,
     loaded: Mapping[str, Dataset],
     assembled: Sequence[Assembly],
     turn: AbstractContextManager[None],
@@ -252,7 +262,8 @@ def _alone(
 
     torch.set_num_threads(threads)
     arguments = ["start", "--config", str(config), *(["--quiet"] if quiet else [])]
-    run = partial(_run, config, quiet=quiet, leave=False, loaded=loaded, assembled=assembled, turn=turn)
+    given = read.get(peer)
+    run = partial(_run, config, quiet=quiet, leave=False, read=given, loaded=loaded, assembled=assembled, turn=turn)
     return outcome_of(lambda: _in_order(run), arguments)
 
 
