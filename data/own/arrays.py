@@ -363,7 +363,7 @@ def _array(value: object, name: str, mistakes: FileMistakes) -> NDArray[np.gener
         ways = {"x": "encode it as numbers, as with x.astype(numpy.float32)"}
         ways["y"] = "number the classes: numpy.unique(y, return_inverse=True)"
         mistakes.add(name, f"it holds {array.dtype}, not numbers; {ways[name]}")
-    if count := np.ma.count_masked(value) if np.ma.isMaskedArray(value) else 0:
+    if count := int(np.ma.getmaskarray(value).sum()) if isinstance(value, np.ma.MaskedArray) else 0:
         # numpy.asarray takes what is under the mask for values
         mistakes.add(
             name, f"{count} of its values {'is' if count == 1 else 'are'} masked; fill or leave out the examples"

@@ -265,7 +265,7 @@ def test_a_mistake_ends_with_its_code_wherever_it_is_told() -> None:
 def test_each_has_its_share_of_the_cores(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        assert _alone(tmp_path / "missing.yaml", before + 1, {}, [], nullcontext(), quiet=True) == 2
+        assert _alone(tmp_path / "missing.yaml", before + 1, {}, "peer1", {}, [], nullcontext(), quiet=True) == 2
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)
