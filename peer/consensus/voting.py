@@ -131,7 +131,7 @@ def learn_roster(consensus: VotingIn, roster: Roster) -> None:
 
 
 def read_news(state: NodeState, peer: str, news: RosterNews) -> Roster | None:
-    """Return the roster that a peer passes on, later or earlier than ours; None if it is rejected."""
+    """Return the roster that a peer passes on, later or earlier than ours; None, and a charge, if it is invalid."""
     try:
         roster = from_bytes(news.text, state.peer_groups.roster.authority)
     except RosterError as error:

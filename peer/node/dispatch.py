@@ -21,7 +21,6 @@ from fedpeer.peer.node.handshake import on_contract, on_hello
 from fedpeer.peer.node.lifecycle import NodeParts
 from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import on_reminder
-from fedpeer.peer.node.roster_changes import on_roster
 from fedpeer.peer.state.events import MessageReceived
 from fedpeer.peer.state.neighbor import HELLO_MAX
 from fedpeer.peer.wire.messages import (
@@ -173,12 +172,11 @@ class Dispatch:
                 consensus.on_model_reply(message)
 
     def _news(self, peer: str, news: RosterNews) -> None:
-        if self.consensus_by_group and news.number < self.work.state.peer_groups.roster.number:
+        state, known = self.work.state, self.work.state.peer_groups.roster.number
+        if self.consensus_by_group and news.number < known:
             for consensus in self.consensus_by_group.values():
                 voting.on_earlier_roster(consensus, peer, news)
-            return
-        roster = on_roster(self.work.state, peer, news)
-        if roster is not None:
+        elif news.number > known and (roster := voting.read_news(state, peer, news)) is not None:
             self._enrol(roster)
 
     def _give_value(self, peer: str, group: str) -> None:

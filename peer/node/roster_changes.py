@@ -7,7 +7,6 @@ from dataclasses import replace
 
 from fedpeer.gossip.proofs import generation_text
 from fedpeer.gossip.transfers import Outgoing
-from fedpeer.peer.consensus.voting import read_news
 from fedpeer.peer.state.consensus_places import consensus_places
 from fedpeer.peer.state.entries import Left, Revoked
 from fedpeer.peer.state.events import Enrol
@@ -16,14 +15,6 @@ from fedpeer.peer.wire.messages import RosterNews
 from fedpeer.peer.wire.roster import Roster, to_bytes
 from fedpeer.slicing.models import SlicingError
 from fedpeer.topology.graphs import TopologyError
-
-
-def on_roster(state: NodeState, peer: str, news: RosterNews) -> Roster | None:
-    """Return the roster that a peer passes on, if it is a later one by the same authority.
-
-    The sender has checked its own roster, so it is charged for another authority's, or another number than stated.
-    """
-    return read_news(state, peer, news) if news.number > state.peer_groups.roster.number else None
 
 
 def close_books(state: NodeState, anew: Collection[str] = ()) -> None:
