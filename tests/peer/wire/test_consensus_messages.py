@@ -92,10 +92,10 @@ CONTENTS = st.one_of(
     st.builds(Accept, TERMS, TERMS, SIGNED),
     st.builds(Commit, st.builds(Certificate, PROPOSALS, ROLLS)),
 )
-CONTENTS = st.lists(st.sampled_from([bytes(4), b"\0\0\x80\x3f", b"\xff\0\0\1"]), min_size=5, max_size=7).map(b"".join)
+UPDATES = st.lists(st.sampled_from([bytes(4), b"\0\0\x80\x3f", b"\xff\0\0\1"]), min_size=5, max_size=7).map(b"".join)
 SENT = st.one_of(
     st.builds(ConsensusMessage, group=st.just("all"), message=CONTENTS),
-    CONTENTS.map(lambda content: Update(group="all", term=1, round=2, digest=content_digest(content), content=content)),
+    UPDATES.map(lambda content: Update(group="all", term=1, round=2, digest=content_digest(content), content=content)),
 )
 
 
