@@ -116,6 +116,20 @@ COLUMNS: Mapping[str, Column] = {
             ("loss by examples", "log loss by examples", "weighted by test sizes"),
         )
     },
+    **{
+        name: Column(
+            title,
+            name,
+            float,
+            meant=f"area under the ROC curve, {words}, in the round that is best on examples kept back",
+            digits=3,
+            unit="",
+        )
+        for name, title, words in (
+            ("best auc", "AUC, best round", "mean over the peers whose test part has both classes"),
+            ("best auc by examples", "AUC by examples, best round", "these peers weighted by test sizes"),
+        )
+    },
     "bits": Column(
         "bits per character",
         "loss",

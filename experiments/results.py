@@ -7,6 +7,7 @@ too if it was chosen on validation examples, and never if it would have to be ch
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -41,8 +42,9 @@ class Measured:
                  were all evaluated
     statistics   name -> mean over the peers that have it (it is not 0) in the last round, for each seed, as given by
                  the algorithm or engine; "disagreement": the largest distance of peers from the mean of a group;
-                 "loss", "loss by examples": mean test loss, see `_losses`; "worst tenth": accuracy of the tenth of the
-                 peers with the lowest; "auc" and the like: further metrics of the last models, if any were wanted
+                 "loss", "loss by examples", "best auc", "best auc by examples": mean test loss, and metrics that were
+                 wanted, see `_at_least_loss`; "worst tenth": accuracy of the tenth of the peers with the lowest; "auc"
+                 and the like: these metrics of the last models
     """
 
     label: str
@@ -91,7 +93,7 @@ class Measured:
                 if each["best_by"] == "validation"
             },
             late={name: tuple(scores[name]["late_per_seed"]) for name in _SERVERS if "late" in scores.get(name, {})},
-            statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]) | _losses(rows),
+            statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]) | _at_least_loss(rows),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -202,21 +204,31 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     return found
 
 
-def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
-    """Return the mean test loss over peers and over test examples, one number per seed.
+def _at_least_loss(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
+    """Return the means over peers, and over test examples, of loss and further metrics, one number per seed.
 
-    It is the loss in the round whose mean loss is least on examples kept back, or in the last round if there are none.
+    They are those of the round whose mean loss is least on examples kept back, or of the last round if there are none.
     """
-    alike, pooled = [], []
+    found = defaultdict[str, list[float]](list)
     for seed in sorted({row["seed"] for row in rows}):
         scored = [row for row in rows if row["seed"] == seed and row.get("loss")]
         if not scored or any(each is None for row in scored for each in row["loss"]):
             return {}
         judged = validated(scored, "loss")
         chosen = scored[int(np.nanargmin(judged))] if np.isfinite(judged).any() else scored[-1]
-        alike.append(float(np.mean(chosen["loss"])))
-        pooled.append(float(np.average(chosen["loss"], weights=chosen["tested"])))
-    return {"loss": tuple(alike), "loss by examples": tuple(pooled)}
+        for name, score_P in {"loss": chosen["loss"], **_best_metrics(chosen)}.items():
+            known = [
+                (score, tested) for score, tested in zip(score_P, chosen["tested"], strict=True) if score is not None
+            ]
+            scores, tested = np.array(known).reshape(-1, 2).T
+            found[name].append(float(scores.mean()) if len(scores) else math.nan)
+            found[f"{name} by examples"].append(float(np.average(scores, weights=tested)) if tested.any() else math.nan)
+    return {name: tuple(values) for name, values in found.items()}
+
+
+def _best_metrics(row: Mapping[str, Any]) -> dict[str, list[float | None]]:
+    """Return the further metrics of a row, by names that say that it is the best round's."""
+    return {f"best {name}": score_P for name, score_P in (row.get("metrics") or {}).items()}
 
 
 def _worst_tenth(accuracy_P: Sequence[float | None]) -> float:
