@@ -360,10 +360,10 @@ def _array(value: object, name: str, mistakes: FileMistakes) -> NDArray[np.gener
         mistakes.add(name, f"it cannot be converted to an array ({problem}); give all examples the same shape")
         return np.empty(0)
     if array.dtype.kind not in "biuf":
-        ways = {"x": "encode it as numbers, as with x.astype(numpy.float32)"}
-        ways["y"] = "number the classes: numpy.unique(y, return_inverse=True)"
-        mistakes.add(name, f"it holds {array.dtype}, not numbers; {ways[name]}")
-    if count := np.ma.count_masked(value) if np.ma.isMaskedArray(value) else 0:
+        encode = "encode it as numbers, as with x.astype(numpy.float32)"
+        way_out = encode if name == "x" else "number the classes: numpy.unique(y, return_inverse=True)"
+        mistakes.add(name, f"it holds {array.dtype}, not numbers; {way_out}")
+    if isinstance(value, np.ma.MaskedArray) and (count := int(np.count_nonzero(value.mask))):
         # numpy.asarray takes what is under the mask for values
         mistakes.add(
             name, f"{count} of its values {'is' if count == 1 else 'are'} masked; fill or leave out the examples"
