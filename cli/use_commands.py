@@ -28,6 +28,8 @@ _FORMULA, _NUMBER = (
     re.compile(r"[=+\-@\t\r\n\uff1d\uff0b\uff0d\uff20]"),
     re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
 )
+#: Endings of files that are images, and no tables of their pixels.
+_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 #: Standard input, or standard output.
 _STREAM = "-"
 _Form = Literal["safetensors", "pt2", "onnx", "peft", "hf"]
@@ -192,7 +194,7 @@ def predict(
 
     model = _trained(where, which, method, peer, seed, out, allow_python).model
     name = "standard input" if inputs == _STREAM else inputs
-    _check_predicts(model)
+    _check_predicts(model, inputs)
     card, shape, separator = model.card, model.card.shape.input_shape, separator_of(delimiter)
     if inputs != _STREAM:
         check_there(inputs)
@@ -212,12 +214,21 @@ def predict(
         write_new_text(Path(to), text, option="--to")
 
 
-def _check_predicts(model: Model) -> None:
+def _check_predicts(model: Model, inputs: str) -> None:
     from fedpeer.config.problems import ConfigError, ConfigProblem
 
     if model.loss.continues:
         text = "this model continues text; write it with fedpeer export --format hf, and generate with transformers"
         raise ConfigError("the command line", [ConfigProblem((), text, "MODEL")])
+    shape, path = model.card.shape, Path(inputs)
+    if shape.input_kind == "image" and (path.is_dir() or path.suffix.lower() in _PICTURES):
+        pixels = " x ".join(map(str, shape.input_shape))
+        text = (
+            f"this model takes images, and predict reads tables: give a CSV with a column for each of {pixels} pixels, "
+            "from 0 to 1; fedpeer evaluate takes a folder with a folder of images for each class, and the program that "
+            "fedpeer export writes (.pt2, .onnx) takes images as arrays"
+        )
+        raise ConfigError("the command line", [ConfigProblem((), text, "FILE")])
 
 
 @contextmanager

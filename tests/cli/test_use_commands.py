@@ -487,6 +487,8 @@ def test_a_folder_of_images_may_lack_a_class_and_has_no_other(fedpeer: Fedpeer, 
 
     paint(*(f"pictures/{name}/{number}.png" for name in ("cat", "cow", "dog") for number in range(8)))
     assert fedpeer("simulate", "--dataset", "images:pictures", *TRAINED).code == 0
+    told = " ".join(fedpeer("predict", *OF_PEER1, "pictures").err.split())
+    assert "takes images, and predict reads tables" in told
     paint("later/dog/1.png", "later/cat/1.png")
     found = json.loads(fedpeer("evaluate", *OF_PEER1, "later", "--json").out)
     assert {name: row["examples"] for name, row in found["classes"].items()} == {"cat": 1, "cow": 0, "dog": 1}
