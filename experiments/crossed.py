@@ -128,6 +128,10 @@ _METHODS: Mapping[str, Mapping[str, tuple[str, Mapping[str, Any] | None]]] = {
         "codes after 40": ("partial-averaging", _found_models(40)),
         "codes after 40; last two by code": ("partial-averaging", _found_models(40, middle_by_code=True)),
         "views and codes after 20 rounds": ("partial-averaging", _found_models(20)),
+        "views and codes after 20 rounds; last two by code": (
+            "partial-averaging",
+            _found_models(20, middle_by_code=True),
+        ),
     },
     _ALONE: {"": ("local", None)},
     _ONE: {"": ("full-averaging", None)},
@@ -250,8 +254,8 @@ CROSSED = Experiment(
         "network of all peers has view and code as eight more inputs of 0 and 1. *Groups found*: `members: alike` "
         "finds who sees and who calls alike, and nobody is told it: views after 20 rounds, codes then or later, when "
         "peers of a view share the first layer. It is shared by view, the last layer by code, the middle by all or by "
-        "code, too. A line's settings are chosen among its layouts, at two rates each: crossed and groups found have "
-        "twelve candidates, by view only eight, FedPer, FedRep and pFedVEM two. "
+        "code, too. A line's settings are chosen among its layouts, at two rates each: crossed has twelve "
+        "candidates, groups found fourteen, by view only eight, FedPer, FedRep and pFedVEM two. "
         "*Recovered*: the adjusted Rand index with the hidden groups."
     ),
 )
