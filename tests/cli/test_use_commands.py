@@ -206,7 +206,7 @@ def test_what_is_wrong_with_new_examples_is_said(run: Fedpeer, tmp_path: Path, c
         (["evaluate", "last", "--peer", "peer1", "--data", "csv:ward.csv,label=a"], "is not a class"),
         (["predict", "last", "nowhere.csv", "--peer", "peer1"], "there is no file nowhere.csv"),
         (["predict", "last", "ward.csv", "--peer", "peer1", "--to", "no/where.csv"], "cannot be written"),
-        (["export", "last", "--peer", "peer1", "--to", "no/where.pt2"], "cannot be written"),
+        (["export", "last", "--peer", "nobody", "--to", "no/where.pt2"], "cannot be written"),  # before any work
         (["export", "last", "--peer", "peer1", "--to", "model"], "one of .safetensors, .pt2, .onnx, or add --format"),
         (["export", "last", "--peer", "peer1", "--to", "model.bin"], "one of .safetensors, .pt2, .onnx"),
         (
