@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,6 +25,19 @@ def writable(path: Path, *, option: str) -> Iterator[None]:
     except OSError as error:
         problem = ConfigProblem((), f"{path} cannot be written ({error.strerror}); name another file", option)
         raise ConfigError("the command line", [problem]) from None
+
+
+def check_writable(path: Path, *, option: str) -> None:
+    """Check before long work that a file can be made or replaced at its end; leave nothing behind.
+
+    Raises:
+        ConfigError: it cannot; the message names `option`.
+    """
+    with writable(path, option=option):
+        if path.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
 
 
 def write_new_text(path: Path, text: str, *, option: str) -> None:

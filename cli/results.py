@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
+from rich.console import Console, ConsoleOptions
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
@@ -19,7 +23,21 @@ from fedpeer.runs.summary import (
     server_score,
     spoken,
 )
-from fedpeer.runs.units import apart, duration_text
+from fedpeer.runs.units import apart, duration_text, keep_units
+
+
+@dataclass(frozen=True)
+class Prose:
+    """Text for a terminal in which no line ends between a number and its unit; rich itself breaks at any space."""
+
+    text: str
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> Iterator[Text]:
+        for line in textwrap.wrap(keep_units(self.text), options.max_width, break_on_hyphens=False):
+            yield Text(line.replace("\xa0", " "))
+
+    def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
+        return Measurement.get(console, options, Text(self.text))
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:
@@ -83,15 +101,6 @@ def worth(summary: Mapping[str, Any]) -> str:
     seeds = len(summary["seeds"])
     over = f", mean of {seeds} seeds" if seeds > 1 else ""
     return f"{headline(summary['methods'])}{over}."
-
-
-def linear(summary: Mapping[str, Any]) -> str | None:
-    """Return the score of a linear model of each peer's own, as a sentence; None where the data are not a table."""
-    found = summary.get("linear")
-    if not found:
-        return None
-    score = score_text(found["mean"], measure_of(summary["methods"]))
-    return f"For comparison, {found['model']} by each peer alone: {score}."
 
 
 def private(summary: Mapping[str, Any]) -> str | None:

@@ -19,9 +19,10 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedpeer.cli.files import runs_folder
-from fedpeer.cli.results import linear, metric_table, private, result_table, worth
+from fedpeer.cli.results import Prose, metric_table, private, result_table, worth
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.summary import linear_text, measure_of
 from fedpeer.sims.progress import progress_display
 from fedpeer.sims.request import SimulationRequest
 
@@ -103,9 +104,9 @@ def _print_results(summary: dict[str, Any]) -> None:
         console.print(result_table(summary))
         if further := metric_table(summary):
             console.print(further)
-        console.print(worth(summary), highlight=False, markup=False)
-        if baseline := linear(summary):
-            console.print(baseline, highlight=False, markup=False)
+        console.print(Prose(worth(summary)))
+        if baseline := linear_text(summary.get("linear"), measure_of(summary["methods"])):
+            console.print(Prose(baseline))
         if promise := private(summary):
             console.print(promise, highlight=False, markup=False)
     if summary.get("report"):

@@ -27,9 +27,9 @@ def list_runs(out: _Out = None) -> None:
     """List finished and running runs, the newest last."""
     from rich.box import SIMPLE_HEAD
     from rich.console import Console
-    from rich.markup import escape
     from rich.table import Table
 
+    from fedpeer.cli.results import Prose
     from fedpeer.runs.index import Index
     from fedpeer.runs.summary import score_text, spoken
     from fedpeer.runs.units import duration_text
@@ -51,7 +51,7 @@ def list_runs(out: _Out = None) -> None:
         reached = [f"{spoken(method)} {score_text(score, measure)}" for method, score in row.scores.items()]
         sizes = [str(row.peers or ""), str(row.rounds), str(len(row.seeds))] if wide else []
         took = "" if row.seconds is None else duration_text(row.seconds)
-        table.add_row(row.id, f"[{_COLOURS[row.status]}]{row.status}", *sizes, took, escape(", ".join(reached)))
+        table.add_row(row.id, f"[{_COLOURS[row.status]}]{row.status}", *sizes, took, Prose(", ".join(reached)))
     console.print(table)
 
 
@@ -60,9 +60,9 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
     """Show one run: its command, its results, and where its files are."""
     from rich.console import Console
 
-    from fedpeer.cli.results import private, result_table, worth
+    from fedpeer.cli.results import Prose, private, result_table, worth
     from fedpeer.runs.folder import RunFolder
-    from fedpeer.runs.summary import summarise
+    from fedpeer.runs.summary import linear_text, measure_of, summarise
 
     folder = RunFolder.open(runs_folder(out), run)
     settings: dict[str, Any] = folder.read("settings") or {}
@@ -73,7 +73,9 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
     summary = folder.read("summary") or {"methods": summarise(folder.rows()), "seeds": settings.get("seeds", [0])}
     if summary["methods"]:
         console.print(result_table(summary))
-        console.print(worth(summary), highlight=False, markup=False)
+        console.print(Prose(worth(summary)))
+        if baseline := linear_text(summary.get("linear"), measure_of(summary["methods"])):
+            console.print(Prose(baseline))
         if promise := private(summary):
             console.print(promise, highlight=False, markup=False)
     console.print(f"Folder: {folder.path}", highlight=False, markup=False, soft_wrap=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO, get_args
 
 import typer
 
-from fedpeer.cli.files import runs_folder, writable, write_new_text
+from fedpeer.cli.files import check_writable, runs_folder, writable, write_new_text
 
 if TYPE_CHECKING:
     import numpy as np
@@ -289,15 +289,19 @@ def export(
     allow_python: _Allow = None,
 ) -> None:
     """Write a trained model for use without fedpeer, with a JSON file that describes its inputs and outputs."""
-    from fedpeer.learning.program import write_onnx, write_pt2, write_state_dict
+    form = _form(form, to)
+    if to is not None and form not in _FOLDERS:
+        check_writable(to, option="--to")
+    from fedpeer.learning.program import write_onnx, write_pt2, write_state_dict  # imports torch
     from fedpeer.runs.disk import write_json
 
-    form = _form(form, to)
     trained = _trained(where, which, method, peer, seed, out, allow_python).model
     path = to or Path(f"{trained.peer}.{form}")
     if form in _FOLDERS:
         _export_folder(trained, form, path)
         return
+    if to is None:
+        check_writable(path, option="--to")
     model = trained.standalone()
     card = path.with_suffix(path.suffix + ".json")
     with writable(path, option="--to"):

@@ -23,6 +23,7 @@ class Facts:
     """Everything that the sections of the report need.
 
     methods    as in `summary.json`, or computed from the rows so far
+    linear     as in `summary.json`: "model", "mean" and "per_peer" of a linear model of each peer's own; empty: none
     colours    colour number of each method, the same in every picture
     last       the last row; None if there is none
     statistics method -> name -> an algorithm's own numbers, one per peer, at the last evaluated round
@@ -39,6 +40,7 @@ class Facts:
     environment: Mapping[str, Any]
     methods: Mapping[str, Mapping[str, Any]]
     histories: Mapping[str, History]
+    linear: Mapping[str, Any]
     colours: Mapping[str, int]
     last: Mapping[str, Any] | None
     split: Mapping[str, Any] | None
@@ -82,7 +84,8 @@ def gather_facts(run: RunFolder) -> Facts:
     rows = run.rows()
     record, settings = run.read("run") or {}, run.read("settings") or {}
     by_method = histories(rows)
-    methods = (run.read("summary") or {}).get("methods") or summarise(rows)
+    summary = run.read("summary") or {}
+    methods = summary.get("methods") or summarise(rows)
     others = [method for method in dict.fromkeys((*methods, *by_method)) if method not in _COLOURS]
     return Facts(
         id=run.id,
@@ -92,6 +95,7 @@ def gather_facts(run: RunFolder) -> Facts:
         settings=settings,
         environment=run.read("environment") or {},
         methods=methods,
+        linear=summary.get("linear") or {},
         histories=by_method,
         colours=_COLOURS | {method: place for place, method in enumerate(others, start=len(_COLOURS))},
         last=rows[-1] if rows else None,

@@ -23,6 +23,8 @@ _WEIGHT_NOISE = 1e-6
 SPANS_NAMED = 6
 #: Most averaging groups in one picture, and most nodes of a graph with labels.
 GROUPS_MAX, LABELS_MAX = 6, 40
+#: Mark of the linear models in a legend; in the picture a mark or line of the same form.
+BASELINE_MARK = "❘"
 #: Most nodes of a graph that is drawn smaller.
 _FEW = 5
 
@@ -103,19 +105,36 @@ def _tick(value: float, measure: str) -> str:
     return f"{100 * value:.3g} %" if measure == "accuracy" else f"{value:.3g}"
 
 
-def per_peer(histories: Sequence[tuple[int, History]], peers: Sequence[str], label: str) -> str:
-    """Draw each peer's last scores: one row per peer, or curves over sorted peers if there are more than `ROWS_MAX`."""
+def per_peer(
+    histories: Sequence[tuple[int, History]],
+    peers: Sequence[str],
+    label: str,
+    *,
+    baseline: Sequence[float] | None = None,
+) -> str:
+    """Draw each peer's last scores: one row per peer, or curves over sorted peers if there are more than `ROWS_MAX`.
+
+    Args:
+        baseline: a score of each peer to compare with; None: there is none.
+    """
     if len(peers) > ROWS_MAX:
-        return draw_axes(lambda axes: _sorted_curves(axes, histories), 250, label)
+        return draw_axes(lambda axes: _sorted_curves(axes, histories, baseline), 250, label)
     names = [peer if len(peer) <= 16 else peer[:15] + "…" for peer in peers]
     row = 15 if len(peers) <= 32 else 11
     left = 14 + 0.6 * TEXT * max(map(len, names))
     return draw_axes(
-        lambda axes: _dots(axes, histories, names), 32 + row * len(peers), label, left=left, right=14, bottom=22
+        lambda axes: _dots(axes, histories, names, baseline),
+        32 + row * len(peers),
+        label,
+        left=left,
+        right=14,
+        bottom=22,
     )
 
 
-def _dots(axes: Axes, histories: Sequence[tuple[int, History]], names: Sequence[str]) -> None:
+def _dots(
+    axes: Axes, histories: Sequence[tuple[int, History]], names: Sequence[str], baseline: Sequence[float] | None
+) -> None:
     place_P = np.arange(len(names))
     scores = {index: history.scores_SP.mean(axis=0) for index, history in histories}
     stacked = np.stack(list(scores.values()))
@@ -123,6 +142,8 @@ def _dots(axes: Axes, histories: Sequence[tuple[int, History]], names: Sequence[
     for index, score_P in scores.items():
         marker = MARKERS[index % PALETTE]
         axes.plot(score_P, place_P, marker, color=method_colour(index), markersize=5.5, alpha=0.9, markeredgewidth=0)
+    if baseline is not None:  # above the dots, which are wider
+        axes.plot(baseline, place_P, "|", color=INK, markersize=9, markeredgewidth=1.6)
     axes.set_yticks(place_P, names)
     axes.set_ylim(len(names) - 0.5, -0.5)
     axes.grid(visible=False, axis="y")
@@ -131,13 +152,16 @@ def _dots(axes: Axes, histories: Sequence[tuple[int, History]], names: Sequence[
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, measure)))
 
 
-def _sorted_curves(axes: Axes, histories: Sequence[tuple[int, History]]) -> None:
+def _sorted_curves(axes: Axes, histories: Sequence[tuple[int, History]], baseline: Sequence[float] | None) -> None:
     measure, ends = histories[0][1].measure, []
-    for index, history in histories:
-        score_P = np.sort(history.scores_SP.mean(axis=0))
+    curves = [(history.scores_SP.mean(axis=0), method_colour(index), "-") for index, history in histories]
+    if baseline is not None:
+        curves.append((np.array(baseline, dtype=np.float64), INK, "--"))
+    for unsorted_P, colour, form in curves:
+        score_P = np.sort(unsorted_P)
         score_P = score_P if measure == "accuracy" else score_P[::-1]
-        axes.plot(np.linspace(0, 1, len(score_P)), score_P, color=method_colour(index))
-        ends.append((float(score_P[-1]), score_text(float(score_P[-1]), measure), method_colour(index)))
+        axes.plot(np.linspace(0, 1, len(score_P)), score_P, form, color=colour)
+        ends.append((float(score_P[-1]), score_text(float(score_P[-1]), measure), colour))
     axes.set_xlabel("peers, from the worst to the best")
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:.0f} %"))
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: _tick(value, measure)))

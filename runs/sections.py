@@ -5,7 +5,6 @@ Texts and layout are here, pictures in `plots.py`, tables in `tables.py`. All te
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import replace
 from html import escape
@@ -17,11 +16,12 @@ from fedpeer.runs.facts import Facts
 from fedpeer.runs.history import History
 from fedpeer.runs.summary import count_text, spoken
 from fedpeer.runs.svg import drawing_only
+from fedpeer.runs.units import keep_units
 
 
 def prose(text: str) -> str:
     """Return text as HTML in which a number is not separated from its unit."""
-    return re.sub(r"(?<=\d) (?=%|points|[kMGT]?B\b|[kMG]\b)", "&nbsp;", escape(text))
+    return escape(keep_units(text)).replace("\xa0", "&nbsp;")
 
 
 def _figure(title: str, picture: str, caption: str = "", *, keys: str = "", wide: bool = False) -> str:
@@ -34,8 +34,11 @@ def _figure(title: str, picture: str, caption: str = "", *, keys: str = "", wide
     )
 
 
-def _keys(run: Facts, methods: Iterable[str]) -> str:
-    return f"<ul class=keys>{''.join(f'<li>{run.mark(m)}{escape(spoken(m))}</li>' for m in methods)}</ul>"
+def _keys(run: Facts, methods: Iterable[str], *, baseline: str = "") -> str:
+    """Return the legend of a picture; `baseline`: the name of what is drawn in the colour of the text, if anything."""
+    items = [f"<li>{run.mark(m)}{escape(spoken(m))}</li>" for m in methods]
+    items += [f"<li><span class=mark>{plots.BASELINE_MARK}</span>{escape(baseline)}</li>"] if baseline else []
+    return f"<ul class=keys>{''.join(items)}</ul>"
 
 
 def learning(run: Facts) -> str:
@@ -63,7 +66,10 @@ def learning(run: Facts) -> str:
                 _figure("Loss by round", plots.curves(losses, "Loss by round"), prose(text), keys=keys_of_losses)
             )
         title = f"{measure.capitalize()} of each peer after its last round"
-        beside = _figure(title, plots.per_peer(drawn, run.names, title), prose(_gains(run)), keys=keys)
+        if run.linear:
+            keys = _keys(run, [history.method for _, history in drawn], baseline=f"{run.linear['model']} alone")
+        picture = plots.per_peer(drawn, run.names, title, baseline=run.linear.get("per_peer"))
+        beside = _figure(title, picture, prose(_gains(run)), keys=keys)
     steady = all(np.ptp(history.bytes_T) == 0 for _, history in sending)
     if sending and not steady:
         sums = [(h.method, count_text(h.bytes_T.sum(), "B"), count_text(h.messages_T.sum())) for _, h in sending]

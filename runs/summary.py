@@ -216,6 +216,21 @@ def headline(methods: Mapping[str, Mapping[str, Any]], *, brief: bool = False) -
     return sentence if sentence[1:2].isupper() else sentence[0].upper() + sentence[1:]  # pFedVEM keeps its p
 
 
+def linear_text(linear: Mapping[str, Any] | None, measure: Measure) -> str | None:
+    """Return the scores of a linear model of each peer's own, as a sentence; None where the data are not a table.
+
+    Args:
+        linear: "linear" of a run's summary.
+        measure: the measure of the run's methods.
+    """
+    if not linear:
+        return None
+    score_P = linear["per_peer"]
+    mean, least, most = (score_text(score, measure) for score in (linear["mean"], min(score_P), max(score_P)))
+    over = f" on average, {least} at the lowest peer and {most} at the highest" if len(score_P) > 1 else ""
+    return f"For comparison, {linear['model']} by each peer alone: {mean}{over}."
+
+
 def server_score(result: Mapping[str, Any]) -> float | None:
     """Return the score of the server's model, each peer counted the same; None if there is no such model."""
     found: float | None = result.get("scores", {}).get("GM", {}).get("final")

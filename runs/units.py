@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 
 def duration_text(seconds: float) -> str:
     """Return a duration as text: 0.4 ms, 0.53 s, 12 s, 3 min 20 s, 2 h 5 min."""
@@ -20,3 +22,8 @@ def apart(spread: float | None, measure: str) -> str:
     if spread is None:
         return "–"
     return f"{100 * spread:.1f}" if measure == "accuracy" else f"{spread:.3g}"
+
+
+def keep_units(text: str) -> str:
+    """Return text with non-breaking spaces between numbers and their units."""
+    return re.sub(r"(?<=\d) (?=%|points|[kMGT]?B\b|[kMG]\b)", "\xa0", text)

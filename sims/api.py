@@ -309,7 +309,8 @@ def _written(
     ):
         gossip = inside.get("gossip") if isinstance(inside, dict) else None
         if isinstance(gossip, dict) and isinstance(graph := gossip.get("topology"), nx.Graph):
-            gossip["topology"] = _edges(graph, (*path, "gossip", "topology"), problems)
+            everyone = isinstance(inside.get("members", "all"), str)
+            gossip["topology"] = _edges(graph, (*path, "gossip", "topology"), problems, everyone=everyone)
     return settings
 
 
@@ -333,11 +334,22 @@ def _name_of(function: Callable[..., Any], key: str = "") -> str:
     return f"{module}:{key}{'_' if key else ''}{re.sub(r'[^A-Za-z0-9_]', '', name)}"
 
 
-def _edges(graph: nx.Graph, path: SettingPath, problems: list[ConfigProblem]) -> dict[str, list[str]]:
-    """Return the edges of a graph whose nodes are peers' ids, or their numbers 0, 1, ..."""
+def _edges(
+    graph: nx.Graph, path: SettingPath, problems: list[ConfigProblem], *, everyone: bool
+) -> dict[str, list[str]]:
+    """Return the edges of a graph whose nodes are peers' ids, or their numbers 0, 1, ...
+
+    Args:
+        everyone: whether the graph is for all peers; one for some members may lack node 0.
+    """
+    first = 0
+    if everyone and 1 in graph and {*graph} == {*range(1, len(graph) + 1)}:
+        text = "the nodes of this graph count from 1, but node 0 is peer1"
+        problems.append(ConfigProblem(path, f"{text}; renumber them by networkx.relabel_nodes(graph, lambda n: n - 1)"))
+        first = 1  # other mistakes are found in what was meant
 
     def name(node: object) -> str:
-        return f"peer{int(node) + 1}" if isinstance(node, Integral) else str(node)
+        return f"peer{int(node) + 1 - first}" if isinstance(node, Integral) else str(node)
 
     if graph.is_directed():
         problems.append(ConfigProblem(path, "this graph is directed; make it undirected by graph.to_undirected()"))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from fedpeer.cli.results import metric_table, result_table
+from fedpeer.cli.results import Prose, metric_table, result_table
 
 LONG = "mocha,omega=mean-regularised,lam=0.01,ridge=0.01"
 
@@ -41,3 +41,13 @@ def test_no_number_of_a_result_is_cut(width: int) -> None:
         assert text.count(whole) >= 1
     if width == 140:
         assert LONG.removeprefix("mocha") in text
+
+
+def test_no_line_ends_between_a_number_and_its_unit() -> None:
+    for width in range(20, 60):
+        console = Console(file=io.StringIO(), width=width)
+        console.print(Prose("local only 82.2 %, partial averaging 80.7 %, 11.1 points above [0, 1]"))
+        assert isinstance(console.file, io.StringIO)
+        text = console.file.getvalue()
+        assert all(whole in text for whole in ("82.2 %", "80.7 %", "11.1 points"))
+        assert max(map(len, text.splitlines())) <= width

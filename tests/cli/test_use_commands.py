@@ -18,10 +18,9 @@ from sklearn import metrics
 from fedpeer.cli import main
 from fedpeer.cli.judgement import Judgement
 from fedpeer.cli.peer_config import load_peer
-from fedpeer.cli.results import linear
 from fedpeer.learning.holdings import outfit
 from fedpeer.learning.models import BestRound, Card, save, save_best
-from fedpeer.runs.summary import score_text
+from fedpeer.runs.summary import linear_text, score_text
 from tests.cli.conftest import Fedpeer
 from tests.cli.peers import federation_on_disk
 
@@ -207,7 +206,7 @@ def test_what_is_wrong_with_new_examples_is_said(run: Fedpeer, tmp_path: Path, c
         (["evaluate", "last", "--peer", "peer1", "--data", "csv:ward.csv,label=a"], "is not a class"),
         (["predict", "last", "nowhere.csv", "--peer", "peer1"], "there is no file nowhere.csv"),
         (["predict", "last", "ward.csv", "--peer", "peer1", "--to", "no/where.csv"], "cannot be written"),
-        (["export", "last", "--peer", "peer1", "--to", "no/where.pt2"], "cannot be written"),
+        (["export", "last", "--peer", "nobody", "--to", "no/where.pt2"], "cannot be written"),  # before any work
         (["export", "last", "--peer", "peer1", "--to", "model"], "one of .safetensors, .pt2, .onnx, or add --format"),
         (["export", "last", "--peer", "peer1", "--to", "model.bin"], "one of .safetensors, .pt2, .onnx"),
         (
@@ -251,9 +250,15 @@ def test_a_run_on_a_table_has_a_linear_model_beside_it(run: Fedpeer, tmp_path: P
     summary = json.loads(path.read_text())
     found = summary["linear"]
     assert (found["model"], found["mean"]) == ("logistic regression", pytest.approx(np.mean(found["per_peer"])))
-    score = score_text(found["mean"], "accuracy")
-    assert linear(summary) == f"For comparison, logistic regression by each peer alone: {score}."
-    assert linear({**summary, "linear": None}) is None
+    mean, least, most = (score_text(each, "accuracy") for each in (found["mean"], *sorted(found["per_peer"])))
+    said = (
+        f"For comparison, logistic regression by each peer alone: {mean} on average, {least} at the lowest peer and "
+        f"{most} at the highest."
+    )
+    assert said in " ".join(run("runs", "show").out.split())
+    alone = {**found, "per_peer": found["per_peer"][:1]}
+    assert linear_text(alone, "accuracy") == f"For comparison, logistic regression by each peer alone: {mean}."
+    assert linear_text(None, "accuracy") is None
 
 
 def test_evaluate_measures_answers_as_scikit_learn_does(run: Fedpeer, tmp_path: Path) -> None:

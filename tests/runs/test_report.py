@@ -16,6 +16,7 @@ import pytest
 from fedpeer.peer.runtime import dashboard
 from fedpeer.runs import report as report_module
 from fedpeer.runs.canvas import PALETTE
+from fedpeer.runs.disk import write_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.report import write_report
 from fedpeer.runs.svg import drawing_only
@@ -145,6 +146,25 @@ def test_bytes_are_drawn_only_where_they_differ_from_round_to_round(tmp_path: Pa
     run = made(tmp_path, methods=("full-averaging",), rounds=2, finished=False)
     run.record({**row("full-averaging", 3), "bytes_sent": [0] * 4})
     assert "Bytes sent in each round" in page(run)[1].text
+
+
+@pytest.mark.parametrize("peers", [4, 65])
+def test_linear_models_are_drawn_beside_each_peers_score(tmp_path: Path, peers: int) -> None:
+    run = made(tmp_path, peers=peers, rounds=1, methods=("local",))
+    without, before = page(run)
+    scores = [0.4, *[0.9] * (peers - 1)]
+    linear = {"model": "logistic regression", "mean": 0.8, "per_peer": scores}
+    write_json(run.path / "summary.json", (run.read("summary") or {}) | {"linear": linear})
+    text, parsed = page(run)
+    check(text, parsed)
+    assert "logistic regression" not in before.text
+    assert "logistic regression by each peer alone: 80.0 % on average, 40.0 % at the lowest peer" in parsed.text
+    assert "logistic regression alone" in parsed.text, "the picture's legend"
+    marks = (drawn.count("<use") for drawn in (text, without))
+    if peers == 4:
+        assert int.__sub__(*marks) >= peers, "a mark in each peer's row"
+    else:
+        assert "90.0 %" in parsed.text.split("peers, from the worst to the best")[1], "the end of its line"
 
 
 def test_losses_are_drawn_for_methods_of_which_all_are_numbers(tmp_path: Path) -> None:

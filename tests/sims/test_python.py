@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.config.choice import ChoiceError
-from fedpeer.config.problems import ConfigError
+from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
@@ -175,6 +175,19 @@ def test_a_graph_of_networkx_is_a_topology(tmp_path: Path) -> None:
         )
     ]
     assert all(all(map(same_bits, each, expected)) for each in found)
+
+
+def test_nodes_that_count_from_one_are_refused_with_the_way_out(tmp_path: Path) -> None:
+    graph = nx.path_graph(range(1, 5))
+    with pytest.raises(ConfigError) as told:
+        simulated(tmp_path, Net(), federation={**SETTINGS, "gossip": {"topology": graph}})
+    text = "the nodes of this graph count from 1, but node 0 is peer1; renumber them by networkx.relabel_nodes"
+    assert [problem.text.partition("(")[0] for problem in told.value.problems] == [text]
+    of_others = {"members": ["peer2", "peer3"], "gossip": {"topology": nx.path_graph([1, 2])}}
+    problems: list[ConfigProblem] = []
+    settings = api._written({"partial_models": {"others": of_others}}, problems, {})
+    assert settings["partial_models"]["others"]["gossip"]["topology"] == {"edges": ["peer2-peer3"]}
+    assert not problems, "members without peer1 have no node 0"
 
 
 def test_all_mistakes_of_a_call_are_told_at_once(tmp_path: Path) -> None:
