@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from fedpeer.cli.peer_config import PeerConfig, load_peer
 from fedpeer.config.building import Loader
-from fedpeer.config.choice import Choice, own_function
+from fedpeer.config.choice import Choice, bind_settings, own_function
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigError, ConfigProblem
@@ -27,12 +27,15 @@ from fedpeer.data.dataset import ASKED, DataError, Dataset, Task
 from fedpeer.data.held import held
 from fedpeer.data.own import OWN
 from fedpeer.data.own.code import check_allowed, imported
+from fedpeer.data.own.images import images, read_images
 from fedpeer.learning.anchors import anchored
 from fedpeer.learning.holdings import dataset_split, held_by, load_dataset
 from fedpeer.learning.models import BestRound, Card, Model, best_round, load_model
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 
+#: Settings of a folder of images that decide how each of them is read.
+_READ_WITH = ("resize", "colours", "background")
 #: Raw inputs (N, *F), and targets as the peer sees them; numeric targets are in units of the data.
 Examples = tuple[NDArray[np.generic], NDArray[np.generic]]
 
@@ -211,6 +214,27 @@ def like_its_own(file: str, found: TrainedModels) -> Choice:
         return whole
     alone = Choice(kind, file, {name: value for name, value in settings.items() if name != "user"})
     return alone if _readable(alone) else whole
+
+
+def images_like_its_own(path: str, found: TrainedModels) -> tuple[list[str], NDArray[np.float32]]:
+    """Return names and pixels (N, C, H, W) of an image or a folder of images, read as those of the model's training.
+
+    Raises:
+        ConfigError: the model was not trained on a folder of images, or that is not recorded.
+        DataError: images that cannot be read, or do not fit the model.
+    """
+    source, shape = found.source, found.model.card.shape.input_shape
+    if source is None or source.name != "images":
+        known = "its data are not recorded here" if source is None else f"it was trained on {source.name}"
+        own_file = "name its peer's file if it has one, or " if source is None else ""
+        text = (
+            f"images are read as in the training, for a model that was trained on images:FOLDER, but {known}; "
+            f"{own_file}give a CSV with a column for each of {' x '.join(map(str, shape))} pixels, on the scale of the "
+            "training, or pass arrays to the program that fedpeer export writes (.pt2, .onnx)"
+        )
+        raise ConfigError("the command line", [ConfigProblem((), text, "FILE")])
+    chosen = bind_settings(source, images)
+    return read_images(path, shape, **{name: chosen[name] for name in _READ_WITH if name in chosen})
 
 
 def examples_in(choice: Choice, model: Model) -> Examples:

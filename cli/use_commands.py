@@ -29,7 +29,7 @@ _FORMULA, _NUMBER = (
     re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?"),
 )
 #: Endings of files that are images, and no tables of their pixels.
-_PICTURES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp")
+_IMAGES = (".png", ".jpg", ".jpeg", ".jfif", ".bmp", ".gif", ".tif", ".tiff", ".webp")
 #: Standard input, or standard output.
 _STREAM = "-"
 _Form = Literal["safetensors", "pt2", "onnx", "peft", "hf"]
@@ -168,13 +168,17 @@ def predict(
     where: Where,
     inputs: Annotated[
         str,
-        typer.Argument(metavar="FILE", help="CSV or Parquet with the model's features; - for a CSV on standard input."),
+        typer.Argument(
+            metavar="FILE",
+            help="CSV or Parquet with the model's features; - for a CSV on standard input; or an image, or a folder of "
+            "images.",
+        ),
     ],
     to: Annotated[str, typer.Option(metavar="FILE", help="CSV to write; - for standard output.")] = _STREAM,
     delimiter: Annotated[str, typer.Option(metavar="X", help="Separates the cells of the input; tab for a tab.")] = ",",
     as_they_are: Annotated[
         bool,
-        typer.Option("--names-as-they-are", metavar="", help="Leave class names that look like formulas unchanged."),
+        typer.Option("--names-as-they-are", metavar="", help="Leave names that look like formulas unchanged."),
     ] = False,
     which: _Chosen = "last",
     method: _Method = "partial-averaging",
@@ -185,50 +189,47 @@ def predict(
 ) -> None:
     """Predict for new examples: the class with each class's probability, the labels with theirs, or the numbers.
 
-    The label column may be absent; other columns are ignored. Predictions come in the order of the rows. A class name
-    that begins like a spreadsheet formula (=SUM, @, -x) gets an apostrophe before it; numbers never do.
+    The label column may be absent; other columns are ignored. Predictions come in the order of the rows.
+
+    Images are read as those of the training. Their names are the first column, and the order.
+
+    A name that begins like a spreadsheet formula (=SUM, @, -x) gets an apostrophe before it; numbers never do.
     """
+    from fedpeer.cli.trained import images_like_its_own
+    from fedpeer.config.problems import ConfigError, ConfigProblem
     from fedpeer.data.own.inputs import read_inputs, read_parquet, read_texts
     from fedpeer.data.own.mistakes import check_there
     from fedpeer.data.own.table import is_parquet, separator_of
 
-    model = _trained(where, which, method, peer, seed, out, allow_python).model
+    found = _trained(where, which, method, peer, seed, out, allow_python)
+    model, files = found.model, list[str]()
     name = "standard input" if inputs == _STREAM else inputs
-    _check_predicts(model, inputs)
+    if model.loss.continues:
+        problem = "this model continues text; write it with fedpeer export --format hf, and generate with transformers"
+        raise ConfigError("the command line", [ConfigProblem((), problem, "MODEL")])
     card, shape, separator = model.card, model.card.shape.input_shape, separator_of(delimiter)
-    if inputs != _STREAM:
+    of_images, path = card.shape.input_kind == "image" and inputs != _STREAM, Path(inputs)
+    x: NDArray[Any]
+    if inputs != _STREAM and not (of_images and path.is_dir()):
         check_there(inputs)
-    if inputs != _STREAM and is_parquet(inputs):
-        x: NDArray[Any] = read_parquet(inputs, card.features, shape, card.text)
+    if of_images and (path.is_dir() or path.suffix.lower() in _IMAGES):
+        files, x = images_like_its_own(inputs, found)
+    elif inputs != _STREAM and is_parquet(inputs):
+        x = read_parquet(inputs, card.features, shape, card.text)
     else:
         with _reading(inputs) as file:
             if card.text is not None:
                 x = read_texts(file, name, card.text, separator)
             else:
                 x = read_inputs(file, name, card.features, shape, separator)
-    classes = model.card.classes if as_they_are else tuple(map(_harmless, model.card.classes))
-    text = _answers(classes, model.answers(x), labels=model.loss.marks)
+    classes = [*card.classes]
+    if not as_they_are:
+        classes, files = ([*map(_harmless, names)] for names in (classes, files))
+    text = _answers(classes, model.answers(x), files, labels=model.loss.marks)
     if to == _STREAM:
         sys.stdout.write(text)
     else:
         write_new_text(Path(to), text, option="--to")
-
-
-def _check_predicts(model: Model, inputs: str) -> None:
-    from fedpeer.config.problems import ConfigError, ConfigProblem
-
-    if model.loss.continues:
-        text = "this model continues text; write it with fedpeer export --format hf, and generate with transformers"
-        raise ConfigError("the command line", [ConfigProblem((), text, "MODEL")])
-    shape, path = model.card.shape, Path(inputs)
-    if shape.input_kind == "image" and (path.is_dir() or path.suffix.lower() in _PICTURES):
-        pixels = " x ".join(map(str, shape.input_shape))
-        text = (
-            f"this model takes images, and predict reads tables: give a CSV with a column for each of {pixels} pixels, "
-            "from 0 to 1; fedpeer evaluate takes a folder with a folder of images for each class, and the program that "
-            "fedpeer export writes (.pt2, .onnx) takes images as arrays"
-        )
-        raise ConfigError("the command line", [ConfigProblem((), text, "FILE")])
 
 
 @contextmanager
@@ -241,28 +242,32 @@ def _reading(inputs: str) -> Iterator[TextIO]:
 
 
 def _harmless(name: str) -> str:
-    """Return a class name, which the model's author chose, so that no spreadsheet or terminal executes it."""
+    """Return the name of a class or file, which others may have chosen, so that no program executes it."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in name)
     return f"'{shown}" if _FORMULA.match(name) and not _NUMBER.fullmatch(name) else shown
 
 
-def _answers(classes: Sequence[str], answers: NDArray[np.float32], *, labels: bool) -> str:
+def _answers(classes: Sequence[str], answers: NDArray[np.float32], files: Sequence[str], *, labels: bool) -> str:
     """Return predictions as CSV: the class and each class's probability, or a column per predicted number.
 
-    For labels: 1 or 0 for each label, then the probability that each label holds.
+    For labels: 1 or 0 for each label, then the probability that each label holds. For images: the file before these.
     """
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    rows: list[list[object]]
+    likely = [f"probability {name}" for name in classes]
     if labels:
-        writer.writerow([*classes, *(f"probability {name}" for name in classes)])
-        writer.writerows([*(int(value > 0.5) for value in row), *(f"{value:.6g}" for value in row)] for row in answers)
+        rows = [[*classes, *likely]]
+        rows += [[*(int(value > 0.5) for value in row), *(f"{value:.6g}" for value in row)] for row in answers]
     elif classes:
-        writer.writerow(["prediction", *(f"probability {name}" for name in classes)])
-        writer.writerows([classes[row.argmax()], *(f"{value:.6g}" for value in row)] for row in answers)
+        rows = [["prediction", *likely]]
+        rows += [[classes[row.argmax()], *(f"{value:.6g}" for value in row)] for row in answers]
     else:
         outputs = answers.shape[1]
-        writer.writerow(["prediction"] if outputs == 1 else [f"prediction {number + 1}" for number in range(outputs)])
-        writer.writerows([f"{value:.6g}" for value in row] for row in answers)
+        rows = [["prediction"] if outputs == 1 else [f"prediction {number + 1}" for number in range(outputs)]]
+        rows += [[f"{value:.6g}" for value in row] for row in answers]
+    if files:
+        rows = [[name, *row] for name, row in zip(["file", *files], rows, strict=True)]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue()
 
 

@@ -1,10 +1,15 @@
-"""A user's own folder of images, with one subfolder for each class. Needs the extra `fedpeer[images]`."""
+"""A user's own folder of images, with one subfolder for each class, and new images for a trained model.
+
+Needs the extra `fedpeer[images]`.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import warnings
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,19 +20,44 @@ from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own.columns import described, drawn_test_part
 from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of, opening
 
-_SEEN_THROUGH = "it has transparent pixels; say what is behind them with background=white or =black"
 #: Largest side of images after scaling, in pixels.
 SIDE_MAX = 4096
 #: Factor on a shade of 2 or 4 bits when it is read as a shade of 8 bits.
 _STEPS = {"L;2": 85, "L;4": 17}
+Colours = Literal["grey", "rgb"]
+Background = Literal["white", "black"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Reading:
+    """How images become arrays.
+
+    size         (width, height) to which they are scaled; None: they keep their sizes
+    colours      colours to which they are converted; None: they keep theirs
+    background   colour behind transparent pixels; None: no pixel may be transparent
+    adjustable   whether the user can still choose these settings; not if a model was trained with them
+    """
+
+    size: tuple[int, int] | None
+    colours: Colours | None
+    background: Background | None
+    adjustable: bool = True
+
+    def way_out(self, setting: str, otherwise: str) -> str:
+        return setting if self.adjustable else f"{otherwise}, as in the images that the model was trained on"
+
+    def seen_through(self) -> str:
+        """Return the mistake of an image with transparent pixels without a background."""
+        setting = "say what is behind them with background=white or =black"
+        return f"it has transparent pixels; {self.way_out(setting, 'save it without any')}"
 
 
 def images(
     *,
     path: str,
     resize: tuple[int, ...] = (),
-    colours: Literal["grey", "rgb"] | None = None,
-    background: Literal["white", "black"] | None = None,
+    colours: Colours | None = None,
+    background: Background | None = None,
     classes: tuple[str, ...] = (),
     test_fraction: float | None = None,
 ) -> Dataset:
@@ -42,18 +72,13 @@ def images(
     Raises:
         DataError: with the file of every mistake.
     """
-    try:
-        import PIL  # noqa: F401
-    except ImportError:
-        raise DataError(f"{path}: reading images needs Pillow; install it with pip install fedpeer[images]") from None
+    _check_pillow(path)
     root = Path(path)
     if root.is_file():
         raise DataError(f"{path} is a file, not a folder; name the one that holds a folder of images for each class")
     if not root.is_dir():
         raise DataError(f"there is no folder {path}; it must hold one folder of images for each class")
-    if len(resize) > 2 or any(not 1 <= side <= SIDE_MAX for side in resize):
-        given = "+".join(map(str, resize))
-        raise DataError(f"resize={given}: write one size in pixels, or width+height, each at most {SIDE_MAX}")
+    reading = _Reading(size=_size(resize), colours=colours, background=background)
     mistakes = FileMistakes(path)
     with opening(path):
         folders = sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
@@ -72,15 +97,15 @@ def images(
     if not files:
         mistakes.add("", f"there is no image in a folder of the classes {', '.join(names)}; put some in")
     mistakes.stop_if_any()
-    size = (resize[0], resize[-1]) if resize else None
-    found = [_read(file, size, colours, background, mistakes) for file, _ in files]
+    found = [_read(file, f"{file.parent.name}/{file.name}", reading, mistakes) for file, _ in files]
     mistakes.stop_if_any()
+    first = f"{files[0][0].relative_to(root)} is {_described(found[0].shape)}"
     for (file, _), image in zip(files, found, strict=True):
         if image.shape != found[0].shape:
             mistakes.add(
                 str(file.relative_to(root)),
-                f"it is {_described(image)}, but {files[0][0].relative_to(root)} is {_described(found[0])}; bring them "
-                "to one size with resize=..., to one kind with colours=grey or colours=rgb",
+                f"it is {_described(image.shape)}, but {first}; bring them to one size with resize=..., to one kind "
+                "with colours=grey or colours=rgb",
                 group="size" if image.shape[0] == found[0].shape[0] else "colours",
             )
     mistakes.stop_if_any()
@@ -95,6 +120,75 @@ def images(
         test_N=drawn_test_part(y, "classification", test_fraction),
         source=f"{path}, {described('classification', names, guessed=False)}",
     )
+
+
+def read_images(
+    path: str,
+    shape: tuple[int, ...],
+    *,
+    resize: tuple[int, ...] = (),
+    colours: Colours | None = None,
+    background: Background | None = None,
+) -> tuple[list[str], NDArray[np.float32]]:
+    """Read new images for a trained model; return their names in order, and x (N, C, H, W) in [0, 1].
+
+    Args:
+        path: an image, or a folder of images, whose folders are read, too; a name begins in that folder.
+        shape: (C, H, W) that the model takes.
+        resize: as for `images`, in the training; `colours` and `background`, too.
+
+    Raises:
+        DataError: with the file of every mistake.
+    """
+    _check_pillow(path)
+    root, mistakes = Path(path), FileMistakes(path)
+    files = {each.relative_to(root).as_posix(): each for each in _below(root)} if root.is_dir() else {root.name: root}
+    if not files:
+        raise mistakes.stop("", "there is no image in this folder, nor in one inside it")
+    reading = _Reading(size=_size(resize), colours=colours, background=background, adjustable=False)
+    names, found = sorted(files), []
+    for name in names:
+        image = _read(files[name], name if root.is_dir() else "", reading, mistakes)
+        if image.size and image.shape != shape:
+            mistakes.add(
+                name if root.is_dir() else "",
+                f"it is {_described(image.shape)}, but the model takes {_described(shape)}; save it like that",
+                group=image.shape,
+            )
+        found.append(image)
+    mistakes.stop_if_any()
+    return [os.fsencode(name).decode(errors="replace") for name in names], np.stack(found)  # what is no UTF-8 as U+FFFD
+
+
+def _check_pillow(path: str) -> None:
+    try:
+        import PIL  # noqa: F401
+    except ImportError:
+        raise DataError(f"{path}: reading images needs Pillow; install it with pip install fedpeer[images]") from None
+
+
+def _size(resize: tuple[int, ...]) -> tuple[int, int] | None:
+    if len(resize) > 2 or any(not 1 <= side <= SIDE_MAX for side in resize):
+        given = "+".join(map(str, resize))
+        raise DataError(f"resize={given}: write one size in pixels, or width+height, each at most {SIDE_MAX}")
+    return (resize[0], resize[-1]) if resize else None
+
+
+def _below(root: Path) -> list[Path]:
+    """Return the files in a folder and its subfolders; hidden ones are skipped, as in the training."""
+
+    def stop(problem: OSError) -> None:
+        raise problem
+
+    found: list[Path] = []
+    with opening(str(root)):
+        for folder, folders, names in os.walk(root, onerror=stop, followlinks=True):
+            here = Path(folder)
+            # A link to a folder that it is in would be followed again and again.
+            folders[:] = [each for each in folders if not here.resolve().is_relative_to((here / each).resolve())]
+            folders[:] = [each for each in folders if each[0] != "."]
+            found += [here / each for each in names if each[0] != "."]
+    return found
 
 
 def _check_classes(folders: Sequence[str], names: Sequence[str], mistakes: FileMistakes) -> None:
@@ -117,14 +211,11 @@ def _inside(folder: Path, mistakes: FileMistakes, *, may_be_empty: bool) -> list
     return found
 
 
-def _read(
-    file: Path, size: tuple[int, int] | None, colours: str | None, background: str | None, mistakes: FileMistakes
-) -> NDArray[np.float32]:
-    """Read one image, (C, H, W) in [0, 1]; return an empty array after a mistake."""
+def _read(file: Path, place: str, reading: _Reading, mistakes: FileMistakes) -> NDArray[np.float32]:
+    """Read one image, (C, H, W) in [0, 1]; return an empty array after a mistake, noted at `place`."""
     import PIL.Image
     import PIL.ImageOps
 
-    place = f"{file.parent.name}/{file.name}"
     try:
         with warnings.catch_warnings(action="error", category=PIL.Image.DecompressionBombWarning):
             image: Any = PIL.Image.open(file)
@@ -144,14 +235,14 @@ def _read(
         image = PIL.ImageOps.exif_transpose(image)
     try:
         _mend_transparent_shade(image, stored)
-        shown = _grey_of(image, background) if deep else _shown(image, colours, background)
+        shown = _grey_of(image, reading) if deep else _shown(image, reading)
     except ValueError as problem:
         mistakes.add(place, str(problem), group=str(problem))
         return np.empty(0, dtype=np.float32)
-    shade = np.asarray(shown.resize(size) if size else shown, dtype=np.float32)
+    shade = np.asarray(shown.resize(reading.size) if reading.size else shown, dtype=np.float32)
     pixels: NDArray[np.float32] = np.clip(shade / 255, 0, 1)
     if pixels.ndim == 2:
-        return np.stack([pixels] * (3 if colours == "rgb" else 1))
+        return np.stack([pixels] * (3 if reading.colours == "rgb" else 1))
     return pixels.transpose(2, 0, 1)
 
 
@@ -172,7 +263,7 @@ def _mend_transparent_shade(image: Any, stored: str) -> None:
         image.info["transparency"] *= _STEPS[stored]
 
 
-def _grey_of(image: Any, background: str | None) -> Any:
+def _grey_of(image: Any, reading: _Reading) -> Any:
     """Return an image of 16 bits in real numbers from 0 to 255: Pillow's own conversion clips at 255.
 
     Raises:
@@ -182,12 +273,12 @@ def _grey_of(image: Any, background: str | None) -> Any:
 
     shade_HW = np.asarray(image).astype(np.float32)
     clear_HW = shade_HW == image.info.get("transparency", -1)
-    if clear_HW.any() and background is None:
-        raise ValueError(_SEEN_THROUGH)
-    return PIL.Image.fromarray(np.where(clear_HW, 255 if background == "white" else 0, shade_HW / 257))
+    if clear_HW.any() and reading.background is None:
+        raise ValueError(reading.seen_through())
+    return PIL.Image.fromarray(np.where(clear_HW, 255 if reading.background == "white" else 0, shade_HW / 257))
 
 
-def _shown(image: Any, colours: str | None, background: str | None) -> Any:
+def _shown(image: Any, reading: _Reading) -> Any:
     """Return an image as a person sees it, in mode L or RGB.
 
     Raises:
@@ -197,21 +288,21 @@ def _shown(image: Any, colours: str | None, background: str | None) -> Any:
 
     if image.mode in ("I", "F"):
         raise ValueError("its pixels have 32 bits, whose white is not known; save it with 8 or 16 bits")
+    colours = reading.colours
     if image.mode not in ("L", "RGB") and colours is None:
-        raise ValueError(
-            f"its pixels are {image.mode}, not grey or RGB; bring all to one with colours=grey or colours=rgb"
-        )
+        way_out = reading.way_out("bring all to one with colours=grey or colours=rgb", "save it in one of these")
+        raise ValueError(f"its pixels are {image.mode}, not grey or RGB; {way_out}")
     kept = image.mode if colours is None else {"grey": "L", "rgb": "RGB"}[colours]
     if image.mode in ("LA", "PA", "RGBA", "RGBa") or "transparency" in image.info:
         image = image.convert("RGBA")
         if image.getextrema()[3][0] < 255:
-            if background is None:
-                raise ValueError(_SEEN_THROUGH)
-            image = PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, background), image)
+            if reading.background is None:
+                raise ValueError(reading.seen_through())
+            image = PIL.Image.alpha_composite(PIL.Image.new("RGBA", image.size, reading.background), image)
         image = image.convert("RGB")
     return image.convert(kept)
 
 
-def _described(image: NDArray[np.float32]) -> str:
-    channels, height, width = image.shape
+def _described(shape: tuple[int, ...]) -> str:
+    channels, height, width = shape
     return f"{width} x {height} {'grey' if channels == 1 else 'RGB'}"

@@ -18,8 +18,9 @@ from sklearn import metrics
 from fedpeer.cli import main
 from fedpeer.cli.judgement import Judgement
 from fedpeer.cli.peer_config import load_peer
+from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import outfit
-from fedpeer.learning.models import BestRound, Card, save, save_best
+from fedpeer.learning.models import BestRound, Card, load_model, save, save_best
 from fedpeer.runs.summary import linear_text, score_text
 from tests.cli.conftest import Fedpeer
 from tests.cli.peers import federation_on_disk
@@ -492,14 +493,53 @@ def test_a_folder_of_images_may_lack_a_class_and_has_no_other(fedpeer: Fedpeer, 
 
     paint(*(f"pictures/{name}/{number}.png" for name in ("cat", "cow", "dog") for number in range(8)))
     assert fedpeer("simulate", "--dataset", "images:pictures", *TRAINED).code == 0
-    told = " ".join(fedpeer("predict", *OF_PEER1, "pictures").err.split())
-    assert "takes images, and predict reads tables" in told
+    answers = fedpeer("predict", *OF_PEER1, "pictures").out.splitlines()
+    assert (len(answers), answers[0].split(",")[:2], answers[-1][:9]) == (25, ["file", "prediction"], "dog/7.png")
     paint("later/dog/1.png", "later/cat/1.png")
     found = json.loads(fedpeer("evaluate", *OF_PEER1, "later", "--json").out)
     assert {name: row["examples"] for name, row in found["classes"].items()} == {"cat": 1, "cow": 0, "dog": 1}
     paint("later/horse/1.png")
     refused = fedpeer("evaluate", *OF_PEER1, "later")
     assert (refused.code, "horse: this folder is not a class" in " ".join(refused.err.split())) == (2, True)
+
+
+def test_images_are_predicted_from_as_they_were_read_in_the_training(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    """They are scaled, converted and in front of the background that the peer's own file states."""
+    pillow = pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
+    draws = np.random.default_rng(0)
+    for name in ("a/2.png", "a/10.png", "b/=1.png", "b/deep/er/x.png"):
+        file = tmp_path / "new" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        pillow.fromarray(draws.integers(0, 255, (9, 8, 4)).astype(np.uint8)).save(file)
+        for number in range(4 * ("deep" not in name)):
+            other = tmp_path / "old" / name.replace(".", f"-{number}.")
+            other.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(file, other)
+    (tmp_path / "new" / ".hidden").write_text("no image")
+    chosen = {"images": str(tmp_path / "old"), "resize": [2, 1], "colours": "grey", "background": "white"}
+    file = federation_on_disk(tmp_path / "scans", data=chosen)
+    config = load_peer(file)
+    made = outfit(config.file, config.federation, "cpu")
+    folder = Path(str(config.file.state))
+    folder.mkdir()
+    card = Card.of(made.assembly, made.dataset, {config.file.id: made.held})
+    save(folder, card, made.local_task.start(), made.assembly.layout)
+
+    names = ["a/10.png", "a/2.png", "b/=1.png", "b/deep/er/x.png"]
+    seen = []
+    for name in names:
+        image = pillow.open(tmp_path / "new" / name)
+        white = pillow.alpha_composite(pillow.new("RGBA", image.size, "white"), image)
+        seen.append(np.asarray(white.convert("RGB").convert("L").resize((2, 1)), np.float32)[None] / 255)
+    expected = load_model(folder / "model.safetensors", folder / "model.json", None, imported).answers(np.stack(seen))
+    header, *rows = csv.reader(io.StringIO(fedpeer("predict", str(file), "new").out))
+    assert header == ["file", "prediction", "probability a", "probability b"]
+    assert [row[:2] for row in rows] == [[name, "ab"[p.argmax()]] for name, p in zip(names, expected, strict=True)]
+    assert np.array([row[2:] for row in rows], float) == pytest.approx(expected, rel=1e-5)
+    _, alone = csv.reader(io.StringIO(fedpeer("predict", str(file), "new/b/=1.png").out))
+    assert alone[:2] == ["'=1.png", rows[2][1]]
+    unrecorded = fedpeer("predict", str(folder), "new")
+    assert (unrecorded.code, "name its peer's file" in " ".join(unrecorded.err.split())) == (2, True)
 
 
 def test_more_classes_than_a_person_reads_are_counted() -> None:

@@ -22,6 +22,7 @@ from fedpeer.config.choice import bind_settings, call_choice, lookup, parse_choi
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN, csv, images, npz, parquet, python_arrays
 from fedpeer.data.own.arrays import of_objects
+from fedpeer.data.own.images import read_images
 from fedpeer.data.own.mistakes import SHOWN_MAX
 from fedpeer.data.splits import SPLITS
 
@@ -710,6 +711,30 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
             images, path=str(tmp_path), resize=(side,)
         )
     assert "is a file, not a folder" in _message(images, path=str(tmp_path / "a" / "1.png"))
+
+
+def test_new_images_that_a_model_does_not_take_are_named_at_once(tmp_path: Path) -> None:
+    """The way out is never a setting: the model was trained with those that it has."""
+    with pytest.raises(DataError, match="there is no image in this folder"):
+        read_images(str(tmp_path), (1, 4, 6))
+    for name, shape in (("x/fits", (4, 6)), ("x/y/wide", (4, 7)), ("rgb", (4, 6, 3)), ("clear", (4, 6, 4))):
+        _paint(tmp_path / f"{name}.png", shape)
+    (tmp_path / "x" / "again").symlink_to(tmp_path)
+    assert read_images(str(tmp_path / "x" / "fits.png"), (1, 4, 6))[0] == ["fits.png"]
+    (tmp_path / "broken.png").write_bytes(b"\x89PNG\r\n\x1a\n broken")
+    with pytest.raises(DataError) as caught:
+        read_images(str(tmp_path), (1, 4, 6))
+    trained_on = "as in the images that the model was trained on"
+    assert str(caught.value).split("\n\n")[1].splitlines() == [
+        "  broken.png: it cannot be read as an image (UnidentifiedImageError); repair or remove it",
+        f"  clear.png: its pixels are RGBA, not grey or RGB; save it in one of these, {trained_on}",
+        "  rgb.png: it is 6 x 4 RGB, but the model takes 6 x 4 grey; save it like that",
+        "  x/y/wide.png: it is 7 x 4 grey, but the model takes 6 x 4 grey; save it like that",
+    ]
+    pillow = pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
+    pillow.new("LA", (6, 4)).save(tmp_path / "rgb.png")
+    with pytest.raises(DataError, match=r"transparent pixels; save it without any, as in the images"):
+        read_images(str(tmp_path / "rgb.png"), (1, 4, 6), colours="grey")
 
 
 def test_of_many_images_of_other_sizes_the_first_is_named(tmp_path: Path) -> None:
