@@ -94,6 +94,14 @@ COLUMNS: Mapping[str, Column] = {
         digits=3,
         unit="",
     ),
+    "auc by examples": Column(
+        "AUC by examples",
+        "auc by examples",
+        float,
+        meant="the same, these peers weighted by test sizes",
+        digits=3,
+        unit="",
+    ),
     "error": Column(
         "error",
         "PM",
@@ -114,20 +122,6 @@ COLUMNS: Mapping[str, Column] = {
         for name, title, words in (
             ("loss", "log loss", "each peer counted the same"),
             ("loss by examples", "log loss by examples", "weighted by test sizes"),
-        )
-    },
-    **{
-        name: Column(
-            title,
-            name,
-            float,
-            meant=f"area under the ROC curve, {words}, in the round that is best on examples kept back",
-            digits=3,
-            unit="",
-        )
-        for name, title, words in (
-            ("best auc", "AUC, best round", "mean over the peers whose test part has both classes"),
-            ("best auc by examples", "AUC by examples, best round", "these peers weighted by test sizes"),
         )
     },
     "bits": Column(

@@ -7,7 +7,6 @@ too if it was chosen on validation examples, and never if it would have to be ch
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
@@ -42,9 +41,9 @@ class Measured:
                  were all evaluated
     statistics   name -> mean over the peers that have it (it is not 0) in the last round, for each seed, as given by
                  the algorithm or engine; "disagreement": the largest distance of peers from the mean of a group;
-                 "loss", "loss by examples", "best auc", "best auc by examples": mean test loss, and metrics that were
-                 wanted, see `_at_least_loss`; "worst tenth": accuracy of the tenth of the peers with the lowest; "auc"
-                 and the like: these metrics of the last models
+                 "loss", "loss by examples": mean test loss, see `_losses`; "worst tenth": accuracy of the tenth of the
+                 peers with the lowest; "auc", "auc by examples" and the like: further metrics of the last models, if
+                 any were wanted
     """
 
     label: str
@@ -93,7 +92,7 @@ class Measured:
                 if each["best_by"] == "validation"
             },
             late={name: tuple(scores[name]["late_per_seed"]) for name in _SERVERS if "late" in scores.get(name, {})},
-            statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]) | _at_least_loss(rows),
+            statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]) | _losses(rows),
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -197,6 +196,7 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     found = {name: tuple(_mean_where_it_is(row["statistics"][name]) for row in rows) for name in names}
     for name in rows[0].get("metrics") or {}:
         found[name] = tuple(_mean_where_defined(row["metrics"][name]) for row in rows)
+        found[f"{name} by examples"] = tuple(_mean_where_defined(row["metrics"][name], row["tested"]) for row in rows)
     if all(row.get("accuracy") for row in rows):
         found[WORST] = tuple(_worst_tenth(row["accuracy"]) for row in rows)
     if all(row["disagreement"] for row in rows):
@@ -204,31 +204,21 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     return found
 
 
-def _at_least_loss(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
-    """Return the means over peers, and over test examples, of loss and further metrics, one number per seed.
+def _losses(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
+    """Return the mean test loss over peers and over test examples, one number per seed.
 
-    They are those of the round whose mean loss is least on examples kept back, or of the last round if there are none.
+    It is the loss in the round whose mean loss is least on examples kept back, or in the last round if there are none.
     """
-    found = defaultdict[str, list[float]](list)
+    alike, pooled = [], []
     for seed in sorted({row["seed"] for row in rows}):
         scored = [row for row in rows if row["seed"] == seed and row.get("loss")]
         if not scored or any(each is None for row in scored for each in row["loss"]):
             return {}
         judged = validated(scored, "loss")
         chosen = scored[int(np.nanargmin(judged))] if np.isfinite(judged).any() else scored[-1]
-        for name, score_P in {"loss": chosen["loss"], **_best_metrics(chosen)}.items():
-            known = [
-                (score, tested) for score, tested in zip(score_P, chosen["tested"], strict=True) if score is not None
-            ]
-            scores, tested = np.array(known).reshape(-1, 2).T
-            found[name].append(float(scores.mean()) if len(scores) else math.nan)
-            found[f"{name} by examples"].append(float(np.average(scores, weights=tested)) if tested.any() else math.nan)
-    return {name: tuple(values) for name, values in found.items()}
-
-
-def _best_metrics(row: Mapping[str, Any]) -> dict[str, list[float | None]]:
-    """Return the further metrics of a row, by names that say that it is the best round's."""
-    return {f"best {name}": score_P for name, score_P in (row.get("metrics") or {}).items()}
+        alike.append(float(np.mean(chosen["loss"])))
+        pooled.append(float(np.average(chosen["loss"], weights=chosen["tested"])))
+    return {"loss": tuple(alike), "loss by examples": tuple(pooled)}
 
 
 def _worst_tenth(accuracy_P: Sequence[float | None]) -> float:
@@ -242,9 +232,12 @@ def _mean_where_it_is(values: Sequence[float | None]) -> float:
     return float(np.mean(there)) if there else 0.0
 
 
-def _mean_where_defined(values: Sequence[float | None]) -> float:
-    there = [value for value in values if value is not None]
-    return float(np.mean(there)) if there else math.nan
+def _mean_where_defined(values: Sequence[float | None], weights: Sequence[float] | None = None) -> float:
+    there = [number for number, value in enumerate(values) if value is not None]
+    if not there:
+        return math.nan
+    each = None if weights is None else [weights[number] for number in there]
+    return float(np.average([values[number] for number in there], weights=each))
 
 
 def _known(score: float | None) -> float:

@@ -547,8 +547,8 @@ def test_the_loss_is_that_of_the_round_that_is_best_on_examples_kept_back() -> N
     assert measured(small).statistics["loss"] == pytest.approx((0.3,)), "the second peer holds out no example"
     last = [row(0, 1, [0.1, 0.1], None), row(0, 2, [0.4, 0.2], None)]
     assert measured(last).statistics["loss"] == pytest.approx((0.3,))
-    judged = [{**rows[0], "metrics": {"auc": [0.7, 0.9]}}, {**rows[1], "metrics": {"auc": [0.5, 0.5]}}]
-    assert measured(judged).statistics["best auc"] == pytest.approx((0.8,))
-    assert measured(judged).statistics["best auc by examples"] == pytest.approx((0.85,))
-    judged[0]["metrics"] = {"auc": [None, 0.9]}  # the first peer's test part has one class
-    assert measured(judged).statistics["best auc by examples"] == pytest.approx((0.9,))
+    judged = {**rows[1], "metrics": {"auc": [0.7, 0.9]}}
+    assert measured([judged]).statistics["auc"] == pytest.approx((0.8,))
+    assert measured([judged]).statistics["auc by examples"] == pytest.approx((0.85,))
+    judged["metrics"] = {"auc": [None, 0.9]}  # the first peer's test part has one class
+    assert measured([judged]).statistics["auc by examples"] == pytest.approx((0.9,))
