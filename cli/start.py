@@ -72,6 +72,7 @@ def _run(
     quiet: bool,
     leave: bool,
     attached: bool = False,
+    read: PeerConfig | None = None,
     loaded: Mapping[str, Dataset] = MappingProxyType({}),
     assembled: Sequence[Assembly] = (),
     turn: AbstractContextManager[None] | None = None,
@@ -79,6 +80,7 @@ def _run(
     """Run a peer.
 
     Args:
+        read: the peer's settings, if its files need not be read again.
         loaded: data sets that need not be loaded again, by choice.
         assembled: networks that need not be built again.
         turn: within which the peer trains.
@@ -86,7 +88,7 @@ def _run(
     from fedpeer.cli.outcome import flush_streams
     from fedpeer.cli.peer_config import load_peer
 
-    peer = load_peer(config, ", so nothing was started")
+    peer = read or load_peer(config, ", so nothing was started")
     import asyncio
 
     from fedpeer.learning.holdings import load_dataset
@@ -135,11 +137,17 @@ def _several(configs: list[Path], *, quiet: bool, attached: bool) -> int:
     loaded = _load_once(peers)
     assembled = _assemble_once(peers, loaded)
     threads = max(1, cores() // len(peers))
+    read = dict(zip(configs, peers, strict=True))
+    files = {peer.file.id: config for config, peer in read.items()}
     starts = {
-        peer.file.id: partial(_alone, config, threads, loaded, assembled, quiet=quiet)
-        for config, peer in zip(configs, peers, strict=True)
+        peer: partial(_alone, config, threads, read, loaded, assembled, quiet=quiet) for peer, config in files.items()
     }
-    return watch_over(starts, _ended, attached=attached, places=cores())
+
+    def ended(peer: str, code: int) -> None:
+        read.pop(files[peer], None)  # if it is started again, it reads its files again: they may have been mended
+        _ended(peer, code)
+
+    return watch_over(starts, ended, attached=attached, places=cores())
 
 
 def _import_once(peers: Sequence[PeerConfig]) -> None:
@@ -183,6 +191,7 @@ def _assemble_once(peers: Sequence[PeerConfig], loaded: Mapping[str, Dataset]) -
 def _alone(
     config: Path,
     threads: int,
+    read: Mapping[Path, PeerConfig],
     loaded: Mapping[str, Dataset],
     assembled: Sequence[Assembly],
     turn: AbstractContextManager[None],
@@ -196,7 +205,8 @@ def _alone(
 
     torch.set_num_threads(threads)
     arguments = ["start", "--config", str(config), *(["--quiet"] if quiet else [])]
-    run = partial(_run, config, quiet=quiet, leave=False, loaded=loaded, assembled=assembled, turn=turn)
+    given = read.get(config)
+    run = partial(_run, config, quiet=quiet, leave=False, read=given, loaded=loaded, assembled=assembled, turn=turn)
     return outcome_of(run, arguments)
 
 
