@@ -193,14 +193,14 @@ def _several(configs: list[Path], early: _EarlySignals, *, quiet: bool, attached
     loaded = _load_once(peers)
     assembled = _assemble_once(peers, loaded)
     threads = max(1, cores() // len(peers))
-    read = {peer.file.id: peer for peer in peers}
+    read = dict(zip(configs, peers, strict=True))
+    files = {peer.file.id: config for config, peer in read.items()}
     starts = {
-        peer: partial(_alone, config, threads, read, peer, loaded, assembled, quiet=quiet)
-        for config, peer in zip(configs, read, strict=True)
+        peer: partial(_alone, config, threads, read, loaded, assembled, quiet=quiet) for peer, config in files.items()
     }
 
     def ended(peer: str, code: int) -> None:
-        read.pop(peer, None)  # if it is started again, it reads its files again, which may have been mended
+        read.pop(files[peer], None)  # if it is started again, it reads its files again: they may have been mended
         _ended(peer, code)
 
     return watch_over(starts, ended, attached=attached, places=cores())
@@ -247,8 +247,7 @@ def _assemble_once(peers: Sequence[PeerConfig], loaded: Mapping[str, Dataset]) -
 def _alone(
     config: Path,
     threads: int,
-    read: Mapping[str, PeerConfig],
-    peer: str,
+    read: Mapping[Path, PeerConfig],
     loaded: Mapping[str, Dataset],
     assembled: Sequence[Assembly],
     turn: AbstractContextManager[None],
@@ -262,7 +261,7 @@ def _alone(
 
     torch.set_num_threads(threads)
     arguments = ["start", "--config", str(config), *(["--quiet"] if quiet else [])]
-    given = read.get(peer)
+    given = read.get(config)
     run = partial(_run, config, quiet=quiet, leave=False, read=given, loaded=loaded, assembled=assembled, turn=turn)
     return outcome_of(lambda: _in_order(run), arguments)
 

@@ -15,9 +15,10 @@ import difflib
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-import networkx as nx
+if TYPE_CHECKING:
+    import networkx as nx
 
 #: Neurons of one part: a number of neurons, all free neurons, or exactly these indices.
 Claim = int | Literal["all"] | tuple[int, ...]
@@ -139,6 +140,8 @@ def _dependency_problems(models: tuple[PartialModel, ...]) -> list[ModelMistake]
 
 def _cycles(models: tuple[PartialModel, ...]) -> list[list[str]]:
     """Return one cycle for each strongly connected set of models, starting at its smallest name."""
+    import networkx as nx
+
     graph = _arrows(models)
     knots = sorted(sorted(knot) for knot in nx.strongly_connected_components(graph))
     return [
@@ -189,6 +192,8 @@ def _member_problems(models: tuple[PartialModel, ...], peers: Sequence[str]) -> 
 
 
 def _arrows(models: Iterable[PartialModel]) -> nx.DiGraph:
+    import networkx as nx  # late: a fifth of a second, and workers of a simulation do not need it
+
     graph = nx.DiGraph()
     for model in models:
         graph.add_node(model.name)
@@ -204,6 +209,8 @@ class ModelGraph:
     """
 
     def __init__(self, models: Iterable[PartialModel]) -> None:
+        import networkx as nx
+
         given = tuple(models)
         _refuse([*_name_problems(given), *_dependency_problems(given)])
         self._arrows = _arrows(model for model in given if model.name != LOCAL)

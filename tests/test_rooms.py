@@ -42,11 +42,13 @@ NEVER = {
 }
 #: By module, what its import must not import, not even through others. Matplotlib, which takes a second, draws the
 #: report at the end, and shows plots in a notebook only if the notebook is the first to import it. The vector engine
-#: does not need real peers. The fork server is started while this process imports torch.
+#: does not need real peers. The fork server is started while this process imports torch, and is ready after it, with
+#: what the workers need: no graphs.
 LATE = {
     "fedpeer.sims.simulate": {"matplotlib", "fedpeer.peer.node.node"},
     "fedpeer.peer.runtime.process": {"matplotlib"},
     "fedpeer.sims.vector.fork_server": {"torch"},
+    "fedpeer.sims.vector.worker": {"networkx"},
 }
 
 

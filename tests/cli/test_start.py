@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -23,13 +23,15 @@ import torch
 from safetensors.torch import load_file
 
 from fedpeer.algorithms import warm_up
+from fedpeer.cli import peer_config
 from fedpeer.cli import start as command
-from fedpeer.cli.peer_config import PeerConfig, load_peers
+from fedpeer.cli.peer_config import PeerConfig, load_peer, load_peers
 from fedpeer.cli.start import _alone, _import_once, _load_once
 from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DataSettings
 from fedpeer.data.dataset import Dataset
+from fedpeer.exit_codes import EXIT_TEMPORARY
 from fedpeer.learning import holdings
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.runtime import prepared, supervisor
@@ -112,10 +114,14 @@ def test_what_training_needs_is_imported_once_for_all(
 def test_a_data_set_is_loaded_and_the_network_built_once_for_all_who_train_in_turns(
     fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The supervisor does the peers' work in one process; each peer stops as soon as it is prepared."""
+    """The supervisor does the peers' work in one process; each peer stops as soon as it is prepared.
+
+    Files are read once as well, and again only for a peer that is started again.
+    """
+    read = list[Path]()
     loaded, imported, prepared = list[Choice](), list[Sequence[PeerConfig]](), list[Prepared]()
     turns = [nullcontext() for _ in configs]
-    taken, places = list[object](), list[object]()
+    taken, places, again = list[object](), list[object](), nullcontext()
 
     def load(choice: Choice) -> Dataset:
         loaded.append(choice)
@@ -130,9 +136,21 @@ def test_a_data_set_is_loaded_and_the_network_built_once_for_all_who_train_in_tu
     monkeypatch.setattr(runtime_process, "PeerProcess", process)
     monkeypatch.setattr(command, "_import_once", imported.append)
 
-    def watch_over(starts: Mapping[str, supervisor.Start], ended: object, **settings: object) -> int:
+    def load_one(path: Path, consequence: str = "") -> PeerConfig:
+        read.append(path)
+        return load_peer(path, consequence)
+
+    monkeypatch.setattr(peer_config, "load_peer", load_one)
+
+    def watch_over(
+        starts: Mapping[str, supervisor.Start], ended: Callable[[str, int], None], **settings: object
+    ) -> int:
         places.append(settings["places"])
-        return max(start(turn) for start, turn in zip(starts.values(), turns, strict=True))
+        code = max(start(turn) for start, turn in zip(starts.values(), turns, strict=True))
+        assert read == [Path(config) for config in configs]
+        ended("peer2", EXIT_TEMPORARY)
+        starts["peer2"](again)
+        return code
 
     monkeypatch.setattr(supervisor, "watch_over", watch_over)
     threads = torch.get_num_threads()
@@ -141,12 +159,13 @@ def test_a_data_set_is_loaded_and_the_network_built_once_for_all_who_train_in_tu
     finally:
         torch.set_num_threads(threads)
     assert len(loaded) == len(imported) == 1
-    assert len(prepared) == 3
+    assert read == [Path(config) for config in (*configs, configs[1])]
+    assert len(prepared) == 4
     assert all(one.outfit.dataset is prepared[0].outfit.dataset for one in prepared)
     assert all(one.outfit.assembly is prepared[0].outfit.assembly for one in prepared)
-    assert taken == turns
+    assert taken == [*turns, again]
     assert places == [cores()]
-    parts = [set(one.outfit.held.train_M.tolist()) for one in prepared]
+    parts = [set(one.outfit.held.train_M.tolist()) for one in prepared[:3]]
     assert sum(map(len, parts)) == len(set.union(*parts)), "each has its own part of it"
 
 
@@ -265,7 +284,7 @@ def test_a_mistake_ends_with_its_code_wherever_it_is_told() -> None:
 def test_each_has_its_share_of_the_cores(tmp_path: Path) -> None:
     before = torch.get_num_threads()
     try:
-        assert _alone(tmp_path / "missing.yaml", before + 1, {}, "peer1", {}, [], nullcontext(), quiet=True) == 2
+        assert _alone(tmp_path / "missing.yaml", before + 1, {}, {}, [], nullcontext(), quiet=True) == 2
         assert torch.get_num_threads() == before + 1
     finally:
         torch.set_num_threads(before)
