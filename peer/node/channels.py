@@ -77,12 +77,12 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     """Take a share or reject it by name; return whether it was taken."""
     group, share, other = transfer.group, transfer.share, state.others[peer]
     channel = state.durable.groups[group].into.get(peer, Incoming())
-    refusal = _closed_to(state, peer, group)
-    if refusal is None and judge(channel, share) is TransferDecision.REPEATED:
+    decision, refusal = judge(channel, share), _closed_to(state, peer, group)
+    if refusal is None and decision is TransferDecision.REPEATED:
         state.count("repeated", peer)
         acknowledge(state, peer, group)
         return False
-    refusal = refusal or _implausible(state, peer, transfer, channel)
+    refusal = refusal or _implausible(state, peer, transfer, channel, decision)
     if refusal is not None:
         code, text = refusal
         state.refuse(code, peer, text, group=group, seq=share.seq)
@@ -110,14 +110,15 @@ def _closed_to(state: NodeState, peer: str, group: str) -> tuple[str, str] | Non
     return None
 
 
-def _implausible(state: NodeState, peer: str, transfer: Transfer, channel: Incoming) -> tuple[str, str] | None:
+def _implausible(
+    state: NodeState, peer: str, transfer: Transfer, channel: Incoming, decision: TransferDecision
+) -> tuple[str, str] | None:
     """Return why a new share is not taken, as code and text; None if it is."""
     group, share, holding = transfer.group, transfer.share, state.durable.groups[transfer.group]
-    verdict = judge(channel, share)
-    if verdict is TransferDecision.REUSED:
+    if decision is TransferDecision.REUSED:
         state.others[peer].greet_soon(state.now)
-    if verdict is not TransferDecision.TAKE:
-        return verdict.value, f"number {share.seq}, but {channel.taken + 1} is next"
+    if decision is not TransferDecision.TAKE:
+        return decision.value, f"number {share.seq}, but {channel.taken + 1} is next"
     last, most = state.setup.federation.learning.rounds, state.exchanges_max(group)
     if share.round > last + 1:
         return "epoch_too_early", f"round {share.round}, but the last is {last}"

@@ -147,7 +147,7 @@ def test_who_is_left_behind_is_told_by_distance_and_by_all_neighbors(
 def test_who_finds_its_neighbors_in_a_later_round_asks_all_peers_for_their_rounds(
     ring: PeerCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What it knows of the others is old, so it does not follow them yet. It stayed behind for hundreds of ticks."""
+    """A peer does not follow its neighbors alone, and what it knows of the others is some rounds old."""
     node = ring.node("peer1")
     state, round = node.state, node.state.durable.round
     monkeypatch.setattr(Neighbors, "round_of", lambda all, peer: max(round, all[peer].round))
