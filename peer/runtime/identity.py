@@ -16,7 +16,6 @@ import os
 import socket
 import ssl
 import stat
-from asyncio.sslproto import SSLProtocol
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -34,9 +33,6 @@ from fedpeer.rejection import Rejection
 
 #: Most bytes of a key or certificate file; ours have less than 1 KB.
 _PEM_BYTES_MAX = 64 * 1024
-#: Bytes that asyncio receives at once on a TLS connection, into a buffer that each connection keeps. asyncio's own 256
-#: KiB take no less processor time for each byte, and are 4 MB in a peer with fifteen neighbors.
-TLS_READ_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -303,7 +299,6 @@ async def accept_tls(
 
 
 def _context(protocol: int, identity: Identity | None) -> _Context:
-    SSLProtocol.max_size = TLS_READ_BYTES  # asyncio has no other setting for it
     context = _Context(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.set_alpn_protocols(["http/1.1"])
