@@ -115,7 +115,8 @@ def _gains(run: Facts) -> str:
         if not len(known):
             continue
         best, worst = known[np.argmax(gain_P[known])], known[np.argmin(gain_P[known])]
-        better = f"{np.count_nonzero(gain_P > 0):,} of {len(known):,} peers are better than with local only"
+        count = np.count_nonzero(gain_P > 0)
+        better = f"{count:,} of {len(known):,} peers {'is' if count == 1 else 'are'} better than with local only"
         sentence = f"With {spoken(history.method)}, {better}"
         if gain_P[best] > 0:
             sentence += f"; {run.names[best]} gains most ({_gain(gain_P[best], local.measure)})"
