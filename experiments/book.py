@@ -24,6 +24,8 @@ Page = Mapping[str, Any]
 
 #: Style that a run's report does not need: sentences in tables, and verdicts.
 _STYLE = """
+.results:not(.wordy) th { white-space: normal; min-width: min(5em, 20vw); }
+.results:not(.wordy) tbody th { min-width: min(14em, 40vw); }
 .wordy :is(th, td) { text-align: left; white-space: normal; vertical-align: top; font-weight: 400; }
 .wordy tbody :is(th, td) { padding-right: 24px; }
 .wordy tbody th { min-width: min(24em, 50vw); }
