@@ -24,7 +24,7 @@ from fedpeer.algorithms.unfolded import copied_for_block
 from fedpeer.slicing.flat import FlatLayout
 
 #: (x_Bp, inputs, targets, and weights of the examples if they have any) -> gradient_Bp
-Gradient = Callable[..., Tensor]
+_Gradient = Callable[..., Tensor]
 #: Steps of a shape before its gradient is traced: tracing takes about as long as it saves in as many further steps.
 STEPS_BEFORE_TRACE = 100
 
@@ -52,9 +52,9 @@ class Mapped:
             return result
 
         # Keyed by the number of arguments: the trace takes no optional ones.
-        self._gradients: dict[int, Gradient] = {3: vmap(grad(value)), 4: vmap(grad(weighted))}
+        self._gradients: dict[int, _Gradient] = {3: vmap(grad(value)), 4: vmap(grad(weighted))}
         self._steps = Counter[tuple[object, ...]]()
-        self._written: dict[tuple[object, ...], Gradient] = {}
+        self._written: dict[tuple[object, ...], _Gradient] = {}
         self._answer = vmap(answer)
 
     @property
@@ -86,7 +86,7 @@ class Mapped:
         layout.save(optimizer, row)
         self._uncolumns(row, s_Bk)
 
-    def _gradient_of(self, *arguments: Tensor) -> Gradient:
+    def _gradient_of(self, *arguments: Tensor) -> _Gradient:
         """Return the gradient of tensors like these: its traced operations, if there were many such steps before."""
         like = tuple((each.shape, each.stride(), each.dtype, each.device) for each in arguments)
         if like in self._written:

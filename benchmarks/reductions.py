@@ -31,7 +31,7 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.engine import RoundTimes
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.tasks import Mix, Task
+from fedpeer.sims.vector.tasks import Mix, WorkerTask
 from fedpeer.sims.world import World, build_world, plan_of
 from fedpeer.slicing.plan import Group
 
@@ -108,7 +108,7 @@ class Engine(VectorEngine):
                 channels.held[peer] = Mass.of(self._before_Pn[place])
         return super().step()
 
-    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+    def _run(self, tasks: Sequence[WorkerTask]) -> list[Any]:
         """Run tasks: averaging over the channels, all other tasks as usual."""
         mixes = [task for task in tasks if isinstance(task, Mix)]
         results = super()._run([task for task in tasks if not isinstance(task, Mix)])

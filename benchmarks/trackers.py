@@ -17,7 +17,7 @@ import fedpeer
 from fedpeer.config.choice import parse_choice
 from fedpeer.runs.trackers.guarded import GuardedTrackers
 from fedpeer.sims import tracked
-from fedpeer.sims.events import Event, RoundDone
+from fedpeer.sims.events import RoundDone, SimulationEvent
 
 
 class Kept(GuardedTrackers):
@@ -40,7 +40,7 @@ def cost(tracker: str, rounds: int) -> tuple[float, float, float]:
     """Return the seconds in the tracker's calls up to the second round, in later calls, and in the whole run."""
     first: list[float] = []
 
-    def listen(event: Event) -> None:
+    def listen(event: SimulationEvent) -> None:
         if isinstance(event, RoundDone) and event.round == 2 and not first:
             first.append(Kept.last.seconds)
 

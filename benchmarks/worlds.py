@@ -28,7 +28,7 @@ from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.memory import job_of, workspace_of
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.tasks import Task, TrainBlock
+from fedpeer.sims.vector.tasks import TrainBlock, WorkerTask
 from fedpeer.sims.world import World, build_world, plan_of
 
 SEED = 0
@@ -82,7 +82,7 @@ class Engine(VectorEngine):
         found = {"round": whole, "training": self._training, "averaging": whole - self._training}
         return {**found, "evaluation": clocked(self.evaluate, self.process_ids)}
 
-    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+    def _run(self, tasks: Sequence[WorkerTask]) -> list[Any]:
         if not isinstance(tasks[0], TrainBlock):
             return super()._run(tasks)
         results: list[Any] = []

@@ -21,7 +21,7 @@ from fedpeer.config.rules import peer_ids
 from fedpeer.learning.anchors import anchored
 from fedpeer.peer.runtime.enrolment import INVITATION_PORT, route_to
 from fedpeer.peer.runtime.peer_folder import DASHBOARD_OFFSET, NewPeer, new_peer, ports
-from fedpeer.peer.wire.roster import AUTHORITY, Entry, Roster
+from fedpeer.peer.wire.roster import AUTHORITY, Roster, RosterEntry
 
 #: Peers of one `init`: each is a folder that somebody copies to a machine.
 _PEERS_MAX = 1000
@@ -185,7 +185,7 @@ def invited_at(
     return url, own, reached
 
 
-def joined_peer(entry: Entry, data: DataSettings, dashboard_host: str, listen: Endpoint | None) -> NewPeer:
+def joined_peer(entry: RosterEntry, data: DataSettings, dashboard_host: str, listen: Endpoint | None) -> NewPeer:
     """Return the folder's content, for `join` to write, of a peer that was admitted with this roster entry."""
     host, port = PeerUrl.read(entry.address).endpoint
     return new_peer(entry.id, host, port, data, dashboard_host, None if listen is None else str(listen))

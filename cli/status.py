@@ -31,20 +31,20 @@ WIDE = 110
 REFUSALS_MAX, LINES_MAX = 5, 5
 
 _Config = Annotated[Path | None, typer.Option(help="The peer's own file, such as peer3.yaml.", show_default=False)]
-Url = Annotated[
+_Url = Annotated[
     str | None, typer.Option(help="The peer's dashboard, such as http://127.0.0.1:7503.", show_default=False)
 ]
 _TokenFile = Annotated[Path | None, typer.Option(help="File with the dashboard's token.", show_default=False)]
-Certificate = Annotated[
+_Certificate = Annotated[
     Path | None, typer.Option(help="The dashboard's certificate, if --url is https.", show_default=False)
 ]
 
 
 def status(
     config: _Config = None,
-    url: Url = None,
+    url: _Url = None,
     token_file: _TokenFile = None,
-    certificate: Certificate = None,
+    certificate: _Certificate = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the whole status as JSON.")] = False,
     watch: Annotated[bool, typer.Option(help="Refresh every second, until Ctrl-C.")] = False,
 ) -> None:
@@ -71,9 +71,9 @@ def status(
 
 def dashboard(
     config: _Config = None,
-    url: Url = None,
+    url: _Url = None,
     token_file: _TokenFile = None,
-    certificate: Certificate = None,
+    certificate: _Certificate = None,
     show: Annotated[bool, typer.Option("--open", help="Also open it in the browser.")] = False,
 ) -> None:
     """Print the address of a running peer's dashboard, with the token that admits a browser."""

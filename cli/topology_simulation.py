@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fedpeer.experiments.scalar_gossip.simulation import ScalarGossipOutcome
 
 
-class Protocol(StrEnum):
+class _Protocol(StrEnum):
     """Averaging protocol of a large-scale simulation."""
 
     PUSH_SUM = "push-sum"
@@ -39,7 +39,7 @@ class Protocol(StrEnum):
 def topology_simulate_command(
     graph: Annotated[str, typer.Option(metavar="NAME", help="A graph, such as ring or k-regular:4.")] = "k-regular:4",
     peers: Annotated[int, typer.Option(metavar="N", help="Number of peers, up to ten million.")] = 100_000,
-    protocol: Annotated[Protocol, typer.Option(help="Averaging protocol.")] = Protocol.PUSH_SUM,
+    protocol: Annotated[_Protocol, typer.Option(help="Averaging protocol.")] = _Protocol.PUSH_SUM,
     loss: Annotated[float, typer.Option(metavar="R", help="Probability that a message is lost.")] = 0.0,
     no_channels: Annotated[
         bool, typer.Option("--no-lanes", metavar="", help="Do not repeat lost shares, as in textbook push-sum.")

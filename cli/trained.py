@@ -37,7 +37,7 @@ from fedpeer.runs.folder import RunFolder
 #: Settings of a folder of images that decide how each of them is read.
 _READ_WITH = ("resize", "colours", "background")
 #: Raw inputs (N, *F), and targets as the peer sees them; numeric targets are in units of the data.
-Examples = tuple[NDArray[np.generic], NDArray[np.generic]]
+_Examples = tuple[NDArray[np.generic], NDArray[np.generic]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +73,7 @@ class TrainedModels:
     """
 
     model: Model
-    own_test_part: Callable[[], Examples]
+    own_test_part: Callable[[], _Examples]
     source: Choice | None = None
     best: BestRound | None = None
 
@@ -157,7 +157,7 @@ def _of_run(named: Named) -> TrainedModels:
     federation = Federation.stored({name: settings[name] for name in Federation.model_fields})
     simulation = federation.simulation
 
-    def own_test_part() -> Examples:
+    def own_test_part() -> _Examples:
         _check_dataset(simulation.dataset, named.allow_python)
         dataset = load_dataset(simulation.dataset)
         assert simulation.normalise is not None, "a run's settings have everything filled in"
@@ -182,12 +182,12 @@ def _check_dataset(choice: Choice, allowed: Sequence[str]) -> None:
         check_allowed(own_function(choice)[0], allowed, "this run", "add --allow-python {}")
 
 
-def _own_test_part(file: PeerFile, federation: Federation) -> Examples:
+def _own_test_part(file: PeerFile, federation: Federation) -> _Examples:
     dataset, holding = held_by(file, federation)
     return holding.tested(dataset)
 
 
-def _nowhere(where: str) -> Examples:
+def _nowhere(where: str) -> _Examples:
     text = f"{where} does not record where its peer's data are; name them, such as --data csv:FILE,label=NAME"
     raise ConfigError("the command line", [ConfigProblem((), text, "--data")])
 
@@ -237,7 +237,7 @@ def images_like_its_own(path: str, found: TrainedModels) -> tuple[list[str], NDA
     return read_images(path, shape, **{name: chosen[name] for name in _READ_WITH if name in chosen})
 
 
-def examples_in(choice: Choice, model: Model) -> Examples:
+def examples_in(choice: Choice, model: Model) -> _Examples:
     """Return the examples of a data set or file, such as `csv:ward3.csv,label=outcome`, as the model takes them.
 
     Raises:

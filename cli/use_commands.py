@@ -38,7 +38,7 @@ _FOLDERS = ("peft", "hf")
 _Which = Literal["last", "best"]
 RUN = "For a run"
 
-Where = Annotated[
+_Where = Annotated[
     str, typer.Argument(metavar="MODEL", help="A peer's file or state folder, or a run: its id or folder, or last.")
 ]
 _Method = Annotated[str, typer.Option(metavar="NAME", help="Algorithm that trained it.", rich_help_panel=RUN)]
@@ -95,7 +95,7 @@ def _trained(
 
 
 def evaluate_command(
-    where: Where,
+    where: _Where,
     file: Annotated[
         str | None,
         typer.Argument(
@@ -165,7 +165,7 @@ def evaluate_command(
 
 
 def predict(
-    where: Where,
+    where: _Where,
     inputs: Annotated[
         str,
         typer.Argument(
@@ -272,7 +272,7 @@ def _answers(classes: Sequence[str], answers: NDArray[np.float32], files: Sequen
 
 
 def export(
-    where: Where,
+    where: _Where,
     form: Annotated[
         _Form | None,
         typer.Option(

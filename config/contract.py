@@ -25,7 +25,7 @@ from fedpeer.config.settings import FederationSettings
 _Settings = TypeVar("_Settings", bound=FederationSettings)
 
 #: A contract as plain values, by section.
-Contract = Mapping[str, Any]
+ContractFields = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +155,7 @@ def contract_of(federation: FederationSettings) -> dict[str, Any]:
     return contract
 
 
-def federation_of(contract: Contract, like: _Settings) -> _Settings:
+def federation_of(contract: ContractFields, like: _Settings) -> _Settings:
     """Return the federation of a contract; settings that it lacks are taken from `like`, this machine's file."""
     filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in contract.items()}
     for name in _BESIDE:
@@ -186,7 +186,7 @@ def _without_paths(federation: _Settings) -> _Settings:
     return federation.model_copy(update=found)
 
 
-def text_of(contract: Contract, algorithm: str) -> bytes:
+def text_of(contract: ContractFields, algorithm: str) -> bytes:
     """Return the canonical encoding. `algorithm`: the one that runs; a simulation may choose it beside the file."""
     whole = {**contract, "algorithm": algorithm}
     return json.dumps(whole, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -211,7 +211,7 @@ def _later() -> Iterator[tuple[str, Key]]:
 # -------------------------------------------------------------------------------------------------- whom it concerns
 
 
-def group_digest(contract: Contract, group: str, *, served: bool) -> bytes:
+def group_digest(contract: ContractFields, group: str, *, served: bool) -> bytes:
     """Return the digest, 32 bytes, of the settings that concern the averaging group of this id.
 
     Models that have no part in the group are left out, and so are settings that each peer decides by itself. `served`:
@@ -266,7 +266,7 @@ def _unaveraged(model: Any) -> Any:
     return _without(model, _AVERAGED_AS)
 
 
-def _at(contract: Contract, path: str) -> Any:
+def _at(contract: ContractFields, path: str) -> Any:
     """Return the value at a path; the neutral value if a later setting is left out."""
     value: Any = contract
     for name in path.split("."):
@@ -340,7 +340,7 @@ class Difference:
         return f"may change with fedpeer update: {takes}" if self.changes else f"cannot change: {takes}"
 
 
-def differences(mine: Contract, theirs: Contract) -> list[Difference]:
+def differences(mine: ContractFields, theirs: ContractFields) -> list[Difference]:
     """Return all settings in which two contracts differ, in the order of their paths."""
     of_all = _of_all(mine), _of_all(theirs)
     found = sorted(
@@ -350,7 +350,7 @@ def differences(mine: Contract, theirs: Contract) -> list[Difference]:
     return settings or [each for each in found if each.section not in (EARLIER, EARLIER_OF_SLICES)]
 
 
-def _of_all(contract: Contract) -> dict[str, Any]:
+def _of_all(contract: ContractFields) -> dict[str, Any]:
     return {"protocol": _at(contract, "gossip.protocol"), "mode": _at(contract, "learning.mode")}
 
 

@@ -20,7 +20,7 @@ from pydantic_core import PydanticCustomError
 
 from fedpeer.algorithms.assignment import ASSIGNMENTS
 from fedpeer.config.choice import Choice, ChoiceError, chain, from_data, several
-from fedpeer.slicing.models import Claim, PartialModel
+from fedpeer.slicing.models import NeuronClaim, PartialModel
 
 #: Default bound on the exchanges of one averaging: more of them improve no accuracy (`python -m benchmarks.exchanges`).
 MAX_EXCHANGES = 4
@@ -91,7 +91,7 @@ _Assigned = Annotated[
 ]
 
 #: Neurons of one part: a count, "all", or a list of indices.
-Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
+_Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
 
 
 #: Largest weight of a class.
@@ -184,7 +184,7 @@ class PartialModelSettings(Strict):
     """One partial model: the neurons it owns, the models it depends on, the peers that implement it."""
 
     depends_on: list[str] = Field(default=[], description="partial models that this one depends on (transitive)")
-    neurons: dict[str, Neurons] | Literal["all"] = Field(
+    neurons: dict[str, _Neurons] | Literal["all"] = Field(
         default={},
         description='for each part, or a pattern such as "*.lora_A", a number of neurons, "all", or a list of indices; '
         '"all" alone: all parts',
@@ -603,7 +603,7 @@ class RunOptions(Strict):
     )
 
 
-def _claim(neurons: Neurons) -> Claim:
+def _claim(neurons: _Neurons) -> NeuronClaim:
     return tuple(neurons) if isinstance(neurons, list) else neurons
 
 

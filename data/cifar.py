@@ -14,7 +14,7 @@ import numpy as np
 
 from fedpeer.data import official_pickle, store
 from fedpeer.data.dataset import Dataset
-from fedpeer.data.idx import Pixels, Scale, Shape, scaled
+from fedpeer.data.idx import ImageShape, Pixels, Scale, scaled
 from fedpeer.data.store import Arrays, DatasetSource, OfficialFile
 
 _OFFICIAL_10 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
@@ -58,7 +58,7 @@ _SCALE_10: Scale = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
 _SCALE_100: Scale = ((0.5074, 0.4867, 0.4411), (0.2011, 0.1987, 0.2025))
 
 
-def cifar10(*, shape: Shape = "image", pixels: Pixels = "unit") -> Dataset:
+def cifar10(*, shape: ImageShape = "image", pixels: Pixels = "unit") -> Dataset:
     """Small colour photographs of ten kinds; pixels in [0, 1], or standardised."""
     path = store.fetch(CIFAR10, CIFAR10.files[0])
     with store.reading(path):
@@ -68,7 +68,7 @@ def cifar10(*, shape: Shape = "image", pixels: Pixels = "unit") -> Dataset:
 
 
 def cifar100(
-    *, labels: Literal["coarse", "fine"] = "coarse", shape: Shape = "image", pixels: Pixels = "unit"
+    *, labels: Literal["coarse", "fine"] = "coarse", shape: ImageShape = "image", pixels: Pixels = "unit"
 ) -> Dataset:
     """Small colour photographs of 20 kinds, each of 5 subkinds; `labels=fine` for all 100 as classes."""
     scale = _SCALE_100 if pixels == "standard" else None
@@ -83,7 +83,7 @@ def cifar100(
     return _dataset(CIFAR100, arrays, shape, scale, y=arrays["coarse"], classes=coarse, **subclasses)
 
 
-def _dataset(source: DatasetSource, arrays: Arrays, shape: Shape, scale: Scale | None, **labels: Any) -> Dataset:
+def _dataset(source: DatasetSource, arrays: Arrays, shape: ImageShape, scale: Scale | None, **labels: Any) -> Dataset:
     return Dataset(
         name=source.name,
         x=scaled(arrays["pixels"], shape, (3, 32, 32), scale),

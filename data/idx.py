@@ -19,7 +19,7 @@ from fedpeer.data import store
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.store import DatasetSource, OfficialFile
 
-Shape = Literal["flat", "image"]
+ImageShape = Literal["flat", "image"]
 #: Scale of pixels: in [0, 1], or with mean 0 and deviation 1 over the official training images, channel by channel. The
 #: constants are published, so all peers have the same scale and reveal nothing about their own examples.
 Pixels = Literal["unit", "standard"]
@@ -101,18 +101,18 @@ QMNIST = DatasetSource(
 )
 
 
-def load_mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
+def load_mnist(*, shape: ImageShape = "flat", pixels: Pixels = "unit") -> Dataset:
     """Handwritten digits, 60,000 to train and 10,000 to test; pixels in [0, 1], or standardised."""
     return _images(MNIST, MNIST.files, _DIGITS, shape, _MNIST_SCALE if pixels == "standard" else None)
 
 
-def fashion_mnist(*, shape: Shape = "flat", pixels: Pixels = "unit") -> Dataset:
+def fashion_mnist(*, shape: ImageShape = "flat", pixels: Pixels = "unit") -> Dataset:
     """Pictures of clothes in the format of MNIST; pixels in [0, 1], or standardised."""
     scale = _FASHION_SCALE if pixels == "standard" else None
     return _images(FASHION_MNIST, FASHION_MNIST.files, _CLOTHES, shape, scale)
 
 
-def qmnist(*, shape: Shape = "flat") -> Dataset:
+def qmnist(*, shape: ImageShape = "flat") -> Dataset:
     """MNIST with the writer of each digit as user: 539 in the training part, 297 others in the test part."""
     images = _images(QMNIST, MNIST.files, _DIGITS, shape)
     labels = []
@@ -130,7 +130,7 @@ def _images(
     source: DatasetSource,
     files: tuple[OfficialFile, ...],
     classes: tuple[str, ...],
-    shape: Shape,
+    shape: ImageShape,
     scale: Scale | None = None,
 ) -> Dataset:
     paths = [store.fetch(source, file) for file in files]
@@ -157,7 +157,7 @@ def _images(
 
 
 def scaled(
-    bytes_N: NDArray[np.uint8], shape: Shape, image: tuple[int, int, int], scale: Scale | None = None
+    bytes_N: NDArray[np.uint8], shape: ImageShape, image: tuple[int, int, int], scale: Scale | None = None
 ) -> NDArray[np.float32]:
     """Convert pixels to float32 in [0, 1], or to each channel's `scale`: flat (N, C*H*W) or images (N, C, H, W)."""
     x = np.divide(bytes_N, 255, dtype=np.float32)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data import store
 from fedpeer.data.dataset import DataError, Dataset
-from fedpeer.data.idx import Shape
+from fedpeer.data.idx import ImageShape
 from fedpeer.data.store import DatasetSource, OfficialFile
 
 FEMNIST = DatasetSource(
@@ -55,7 +55,7 @@ class LeafUser:
     y: list[Any]
 
 
-def femnist(*, variant: Literal["all", "merged", "digits"] = "all", shape: Shape = "flat") -> Dataset:
+def femnist(*, variant: Literal["all", "merged", "digits"] = "all", shape: ImageShape = "flat") -> Dataset:
     """Handwritten characters by writer, in LEAF's files: 62 classes, 47 (`merged`) or the 10 `digits`.
 
     Pixels are as LEAF writes them: paper is 1, ink is close to 0 (the reverse of MNIST).
@@ -68,12 +68,12 @@ def femnist(*, variant: Literal["all", "merged", "digits"] = "all", shape: Shape
     return _images(FEMNIST, classes, number_C, shape)
 
 
-def mnist_by_writer(*, shape: Shape = "flat") -> Dataset:
+def mnist_by_writer(*, shape: ImageShape = "flat") -> Dataset:
     """MNIST digits of the 100 writers with the most digits, 125 to 131 each; ink is 1, writer as user."""
     return _images(MNIST_BY_WRITER, tuple("0123456789"), np.arange(10), shape)
 
 
-def _images(source: DatasetSource, classes: tuple[str, ...], number_C: NDArray[np.int64], shape: Shape) -> Dataset:
+def _images(source: DatasetSource, classes: tuple[str, ...], number_C: NDArray[np.int64], shape: ImageShape) -> Dataset:
     """Load images; class c in the files becomes class number_C[c], and is left out if that is -1."""
     folder = store.fetch(source, source.files[0])
     x: list[NDArray[np.float32]] = []

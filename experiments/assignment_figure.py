@@ -22,7 +22,7 @@ from fedpeer.experiments.claims import highest
 from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.figure import Figure, Models, Scheme, labelled
-from fedpeer.experiments.results import ClaimVerdict, Middle, PaperClaim, Results
+from fedpeer.experiments.results import CellResults, ClaimVerdict, Middle, PaperClaim
 from fedpeer.experiments.schemes import LOCAL, MINI, PM, dependent, level, mnist_scheme
 from fedpeer.experiments.semi_local_figures import FIG20, GLOBAL_80, IN_PAIRS, SEMI_LOCAL
 
@@ -40,7 +40,7 @@ _ALIKE: Models = {**GLOBAL_80, "alike": {"neurons": SEMI_LOCAL, "depends_on": ["
 def _recovered(size: int) -> PaperClaim:
     label = labelled(FOUND, MINI, size)
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         found = COLUMNS[_RECOVERED].values(results[label]) if label in results else None
         if found is None:
             return ClaimVerdict(None, f"{label} was not run")

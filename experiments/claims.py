@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.experiments.columns import COLUMNS
-from fedpeer.experiments.results import UNTESTED, ClaimVerdict, Middle, PaperClaim, Results
+from fedpeer.experiments.results import UNTESTED, CellResults, ClaimVerdict, Middle, PaperClaim
 from fedpeer.experiments.significance import MeanTest
 
 _Floats = NDArray[np.float64]
@@ -49,7 +49,7 @@ def with_test(held: bool, words: str, margins: Sequence[_Floats], choices: int =
 def reaches(text: str, label: str, column: str, value: float, *, more: bool = True) -> PaperClaim:
     """Claim that the cell's mean is at least (`more`) or at most the value."""
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         values_S = np.array(_values(results, label, column))
         margin_S = (1 if more else -1) * (values_S - value)
         return with_test(float(margin_S.mean()) >= 0, f"{_number(values_S)} beside {value:g}", [margin_S])
@@ -62,7 +62,7 @@ def above(
 ) -> PaperClaim:
     """Claim that the cell is above (`more`) or below each other cell by more than `by` points; negative: a margin."""
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         sign = 1 if more else -1
         pairs = {other: sign * _differences(results, label, other, column) for other in others}
         nearest = min(pairs, key=lambda other: float(pairs[other].mean()))
@@ -76,7 +76,7 @@ def above(
 def near(text: str, label: str, other: str, column: str, *, within: float) -> PaperClaim:
     """Claim that the cell is less than `within` points from the other, on either side."""
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         more_S = _differences(results, label, other, column)
         held = abs(float(more_S.mean())) < within
         return with_test(held, f"{_signed(more_S, column)} to {other}", [within - more_S, within + more_S])
@@ -87,7 +87,7 @@ def near(text: str, label: str, other: str, column: str, *, within: float) -> Pa
 def part_of(text: str, label: str, other: str, column: str, *, most: float) -> PaperClaim:
     """Claim that the cell's mean is at most the fraction `most` of the other's; bytes are counted, and not tested."""
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         mine, theirs = (float(np.mean(_values(results, each, column))) for each in (label, other))
         part = _part(mine, theirs, other)
         held, words = part <= most, _percent(part)
@@ -107,7 +107,7 @@ def part_to_come_so_far(
     unknown in how many runs; then the claim is favoured, but cannot be tested.
     """
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         for each in (label, other):
             if label in results and each in results and COLUMNS[column].values(results[each]) is None:
                 who, p = ("it", None) if each == label else (each, UNTESTED)
@@ -124,7 +124,7 @@ def part_to_come_so_far(
 def in_order(text: str, labels: Sequence[str], column: str, *, more: bool) -> PaperClaim:
     """Claim that each cell is better than the next one."""
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         sign = 1 if more else -1
         pairs = list(pairwise(labels))
         margins = [sign * _differences(results, better, worse, column) for better, worse in pairs]
@@ -151,7 +151,7 @@ def highest(
         by: points by which it must be above; a negative number is a margin.
     """
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         mine, theirs = _middles(results, labels, column), _middles(results, others, column)
         best = max(mine, key=lambda label: mine[label].median)
         nearest = max(theirs, key=lambda label: theirs[label].median)
@@ -171,7 +171,7 @@ def highest(
 def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperClaim:
     """Claim that the cell is below each of the others, by the medians of their runs; ties fail."""
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         mine = _middles(results, [label], column)[label].median
         theirs = _middles(results, others, column)
         nearest = min(theirs, key=lambda other: theirs[other].median)
@@ -186,7 +186,7 @@ def lowest(text: str, label: str, others: Sequence[str], column: str) -> PaperCl
 def leads(text: str, line: Sequence[str], others: Sequence[Sequence[str]], column: str) -> PaperClaim:
     """Claim that a line's mean over its points is above each other line's, by the medians of their runs; ties fail."""
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         pairs = [_pairs(results, line, other, column) for other in others]
         mores = [float(np.median(mine_S) - np.median(theirs_S)) for mine_S, theirs_S in pairs]
         margins = [mine_S - theirs_S for mine_S, theirs_S in pairs]
@@ -212,7 +212,7 @@ def falls(
     If `part`, both limits are in percent of the first cell's median.
     """
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         before, after = (each.median for each in _middles(results, (start, end), column).values())
         before_S, after_S = _pairs(results, [start], [end], column)
         if part and not before_S.all():
@@ -231,7 +231,7 @@ def falls(
 def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[float], *, within: float) -> PaperClaim:
     """Claim that each cell that was run is at most `within` points below the paper's number."""
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         lacks = {
             label: np.array(_values(results, label, column)) - wanted
             for label, wanted in zip(labels, published, strict=True)
@@ -249,8 +249,8 @@ def keeps(text: str, labels: Sequence[str], column: str, published: Sequence[flo
     return PaperClaim(text, _judged(check), about=tuple(labels), printed=True)
 
 
-def _judged(check: Callable[[Results], ClaimVerdict]) -> Callable[[Results], ClaimVerdict]:
-    def judged(results: Results) -> ClaimVerdict:
+def _judged(check: Callable[[CellResults], ClaimVerdict]) -> Callable[[CellResults], ClaimVerdict]:
+    def judged(results: CellResults) -> ClaimVerdict:
         try:
             return check(results)
         except _MissingError as missing:
@@ -259,7 +259,7 @@ def _judged(check: Callable[[Results], ClaimVerdict]) -> Callable[[Results], Cla
     return judged
 
 
-def _values(results: Results, label: str, column: str) -> tuple[float, ...]:
+def _values(results: CellResults, label: str, column: str) -> tuple[float, ...]:
     if label not in results:
         raise _MissingError(f"{label} was not run")
     found = COLUMNS[column].values(results[label])
@@ -268,18 +268,18 @@ def _values(results: Results, label: str, column: str) -> tuple[float, ...]:
     return found
 
 
-def _middles(results: Results, labels: Sequence[str], column: str) -> Mapping[str, Middle]:
+def _middles(results: CellResults, labels: Sequence[str], column: str) -> Mapping[str, Middle]:
     return {label: Middle.of(_values(results, label, column)) for label in labels}
 
 
-def _by_seed(results: Results, line: Sequence[str], column: str) -> Mapping[int, float]:
+def _by_seed(results: CellResults, line: Sequence[str], column: str) -> Mapping[int, float]:
     """Return the mean over a line's cells for each seed that all of them have."""
     values = [_values(results, label, column) for label in line]
     cells = [dict(zip(results[label].seeds, each, strict=True)) for label, each in zip(line, values, strict=True)]
     return {seed: float(np.mean([cell[seed] for cell in cells])) for seed in sorted(set.intersection(*map(set, cells)))}
 
 
-def _pairs(results: Results, line: Sequence[str], other: Sequence[str], column: str) -> tuple[_Floats, _Floats]:
+def _pairs(results: CellResults, line: Sequence[str], other: Sequence[str], column: str) -> tuple[_Floats, _Floats]:
     """Return the means of two lines over their cells, (S,) each, in pairs of the same seed, of the seeds both have."""
     mine, theirs = _by_seed(results, line, column), _by_seed(results, other, column)
     pairs = [(mine[seed], theirs[seed]) for seed in mine if seed in theirs]
@@ -289,7 +289,7 @@ def _pairs(results: Results, line: Sequence[str], other: Sequence[str], column: 
     return mine_S, theirs_S
 
 
-def _differences(results: Results, label: str, other: str, column: str, *, part: float = 1.0) -> _Floats:
+def _differences(results: CellResults, label: str, other: str, column: str, *, part: float = 1.0) -> _Floats:
     """Return the differences of two cells over the seeds that both have, (S,); `part` scales the other's values."""
     mine_S, theirs_S = _pairs(results, [label], [other], column)
     return mine_S - part * theirs_S

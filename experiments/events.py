@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from fedpeer.experiments.results import Measured
-from fedpeer.sims.events import Event
+from fedpeer.sims.events import SimulationEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,7 +30,7 @@ class OfRun:
     """
 
     run: str
-    event: Event
+    event: SimulationEvent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,4 +41,4 @@ class CellDone:
 
 
 #: An event of an experiment. A run has `RunBegun`, `MethodStarted`, some `RoundDone`, `MethodDone`.
-ExperimentEvent = Begun | OfRun | CellDone | Event
+ExperimentEvent = Begun | OfRun | CellDone | SimulationEvent

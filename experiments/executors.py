@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fedpeer.experiments.events import ExperimentEvent, OfRun
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.events import Event, MethodDone, RunBegun
+from fedpeer.sims.events import MethodDone, RunBegun, SimulationEvent
 from fedpeer.sims.prepare import LastDataset, prepare_simulation
 from fedpeer.sims.record import begin_record
 from fedpeer.sims.request import SimulationRequest
@@ -122,7 +122,7 @@ class LocalExecutor:
         run.forget_models()  # no table needs them
         return {wanted.digest: run}
 
-    def _received(self, wanted: WantedRun, event: Event) -> None:
+    def _received(self, wanted: WantedRun, event: SimulationEvent) -> None:
         self._on_event(OfRun(run=wanted.name, event=event))
 
 
@@ -131,7 +131,9 @@ class RayExecutor:
 
     free = True
 
-    def __init__(self, where: Where, sweep: Sweep, at_once: int, received: Callable[[RemoteRun, Event], None]) -> None:
+    def __init__(
+        self, where: Where, sweep: Sweep, at_once: int, received: Callable[[RemoteRun, SimulationEvent], None]
+    ) -> None:
         self._where, self._sweep, self.at_once, self._received = where, sweep, at_once, received
 
     def begin(self, wanted: WantedRun) -> None:
@@ -172,7 +174,7 @@ def executor_for(where: Where, on_event: OnExperimentEvent, stop: threading.Even
     from fedpeer.sims.ray.cluster import join_cluster
     from fedpeer.sims.ray.sweep import Sweep
 
-    def received(remote_run: RemoteRun, event: Event) -> None:
+    def received(remote_run: RemoteRun, event: SimulationEvent) -> None:
         on_event(OfRun(run=remote_run.name, event=event))
 
     cpus = where.workers or 1

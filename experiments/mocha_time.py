@@ -18,7 +18,7 @@ from fedpeer.experiments.claims import part_to_come_so_far, with_test
 from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import AtObjective
 from fedpeer.experiments.figure import Figure, FigureWorld, Scheme, labelled
-from fedpeer.experiments.results import ClaimVerdict, PaperClaim, Results
+from fedpeer.experiments.results import CellResults, ClaimVerdict, PaperClaim
 
 #: Features of one window of a person's signals.
 _FEATURES = 561
@@ -54,7 +54,7 @@ def _by_3g(name: str, left: int, *, least: float = 0.0, most: float = math.inf) 
     bound = f"at least {least:g} times" if math.isinf(most) else f"at most {most:g} times"
     label = _at(name, left)
 
-    def check(results: Results) -> ClaimVerdict:
+    def check(results: CellResults) -> ClaimVerdict:
         if label not in results:
             return ClaimVerdict(None, f"{label} was not run")
         near, far = (COLUMNS[network].values(results[label]) for network in ("wifi", "3g"))

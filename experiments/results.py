@@ -111,7 +111,7 @@ class Measured:
 
 
 #: The finished cells of an experiment by label.
-Results = Mapping[str, Measured]
+CellResults = Mapping[str, Measured]
 
 
 #: p of a claim that needs a test and cannot have one, since numbers are missing.
@@ -146,7 +146,7 @@ class PaperClaim:
     """
 
     text: str
-    check: Callable[[Results], ClaimVerdict]
+    check: Callable[[CellResults], ClaimVerdict]
     needs: tuple[str, ...] = ()
     about: tuple[str, ...] = ()
     printed: bool = False

@@ -30,7 +30,7 @@ from fedpeer.experiments.events import Begun, CellDone
 from fedpeer.experiments.executors import Executor, OnExperimentEvent, WantedRun, Where, executor_for
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.moments import read_at
-from fedpeer.experiments.results import Measured, Results, validation_score
+from fedpeer.experiments.results import CellResults, Measured, validation_score
 from fedpeer.experiments.table import page_data
 from fedpeer.learning.device import device_of
 from fedpeer.runs.disk import read_json, write_json
@@ -41,7 +41,7 @@ from fedpeer.sims.checks import check_combination
 from fedpeer.sims.ray.options import check_ray
 from fedpeer.sims.request import SimulationRequest, cores
 
-Rows = Sequence[Mapping[str, Any]]
+_Rows = Sequence[Mapping[str, Any]]
 
 
 #: File in an experiment's folder with its page's data.
@@ -159,7 +159,7 @@ def run_experiment(
     return _Player(options, on_event, stop or threading.Event()).play()
 
 
-def found(options: ExperimentOptions) -> Results:
+def found(options: ExperimentOptions) -> CellResults:
     """Return the finished cells, from the folder only."""
     return _Player(options, lambda event: None, threading.Event()).known()
 
@@ -198,7 +198,7 @@ class _Player:
     def __init__(self, options: ExperimentOptions, on_event: OnExperimentEvent, stop: threading.Event) -> None:
         self.options, self.on_event, self.stop = options, on_event, stop
         self.runs = dict(_runs(options.folder))
-        self.measured: dict[str, Rows] = {}
+        self.measured: dict[str, _Rows] = {}
         self.elsewhere: dict[str, str] = {}
         for name, digest, run in _played_elsewhere(options):
             if self._rows(digest) is None:
@@ -333,16 +333,16 @@ class _Player:
         digests = [request_digest(request) for _, request in self._runs_of(cell)]
         return [digest for digest in digests if self._rows(digest) is not None]
 
-    def _all_rows(self, request: SimulationRequest) -> Rows | None:
+    def _all_rows(self, request: SimulationRequest) -> _Rows | None:
         """Return the rows of all seeds of a request, or None while some are missing."""
         finished = [self._rows(request_digest(one)) is not None for _, one in _single(request)]
         return self._finished_rows(request) if all(finished) else None
 
-    def _finished_rows(self, request: SimulationRequest) -> Rows:
+    def _finished_rows(self, request: SimulationRequest) -> _Rows:
         """Return the rows of a request's finished seeds."""
         return [row for _, one in _single(request) for row in self._rows(request_digest(one)) or ()]
 
-    def _rows(self, digest: str) -> Rows | None:
+    def _rows(self, digest: str) -> _Rows | None:
         """Return the rows of a finished run, or None; they do not change, so they are read once."""
         run = self.runs.get(digest)
         if digest not in self.measured and run is not None and run.status == "finished":

@@ -13,7 +13,7 @@ from typing import Any
 from fedpeer.experiments.columns import COLUMNS, Column
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize, SizeName, stem
 from fedpeer.experiments.figure_lines import lines_of
-from fedpeer.experiments.results import Measured, Middle, Results, mean_and_sem
+from fedpeer.experiments.results import CellResults, Measured, Middle, mean_and_sem
 from fedpeer.experiments.verdicts import claims_table, judged, unsearched
 from fedpeer.runs.scores import METRICS
 
@@ -25,7 +25,7 @@ def page_data(
     size: RunSize,
     size_name: SizeName,
     cells: Sequence[Cell],
-    results: Results,
+    results: CellResults,
     where: Mapping[str, Any],
 ) -> dict[str, Any]:
     """Return the content of a page. `where` has the command, the environment and the workers."""
@@ -80,7 +80,7 @@ def table_page(data: Mapping[str, Any]) -> str:
     return "\n\n".join(part for part in parts if part) + "\n"
 
 
-def _fewer(seeds: int, results: Results) -> str:
+def _fewer(seeds: int, results: CellResults) -> str:
     """Return a sentence about cells that do not have all seeds yet."""
     fewer = {label: len(cell.seeds) for label, cell in results.items() if len(cell.seeds) < seeds}
     if not fewer:
@@ -137,7 +137,7 @@ def _middle(middle: Middle, digits: int) -> str:
     return found if alone else f"{found} ({middle.low:.{digits}f}–{middle.high:.{digits}f})"
 
 
-def _table(data: Mapping[str, Any], results: Results) -> str:
+def _table(data: Mapping[str, Any], results: CellResults) -> str:
     columns = {name: COLUMNS[name] for name in _shown_columns(data, results)}
     best = any(column.best(cell) is not None for column in columns.values() for cell in results.values())
     printed = [name for name in columns if any(name in found for found in data["theirs"].values())]
@@ -162,7 +162,7 @@ def _table(data: Mapping[str, Any], results: Results) -> str:
     return "\n".join(lines)
 
 
-def _shown_columns(data: Mapping[str, Any], results: Results) -> list[str]:
+def _shown_columns(data: Mapping[str, Any], results: CellResults) -> list[str]:
     """Return the names of the columns that have a number; all, before there are any results."""
     return [
         name
@@ -180,7 +180,7 @@ def _shown(column: Column, mean: float, sem: float | None) -> str:
     return f"{mean:.{digits}f}" if sem is None else f"{mean:.{digits}f} ± {sem:.{digits}f}"
 
 
-def _legend(data: Mapping[str, Any], results: Results) -> str:
+def _legend(data: Mapping[str, Any], results: CellResults) -> str:
     """Return the meaning of the columns, and how numbers are averaged."""
     words = "; ".join(f"{COLUMNS[name].title}: {COLUMNS[name].meant}" for name in _shown_columns(data, results))
     several = data["seeds"] > 1
@@ -201,7 +201,7 @@ def _legend(data: Mapping[str, Any], results: Results) -> str:
     return f"{sentence}."
 
 
-def _settings(results: Results) -> str:
+def _settings(results: CellResults) -> str:
     """Return a table of the variants that were taken and tried, if any has a name."""
     lines = []
     for label, cell in results.items():
@@ -217,7 +217,7 @@ def _settings(results: Results) -> str:
     return "\n".join([*head, *lines])
 
 
-def _made(data: Mapping[str, Any], results: Results) -> str:
+def _made(data: Mapping[str, Any], results: CellResults) -> str:
     environment = data["environment"]
     versions = ", ".join(f"{name} {found}" for name, found in environment["packages"].items() if found)
     seconds = sum(cell.seconds for cell in results.values())

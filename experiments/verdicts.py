@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeGuard
 
 from fedpeer.experiments.experiment import Cell, Experiment, SizeName
-from fedpeer.experiments.results import ClaimVerdict, PaperClaim, Results
+from fedpeer.experiments.results import CellResults, ClaimVerdict, PaperClaim
 from fedpeer.experiments.significance import ALPHA, PRINTED_FROM, holm
 
 
@@ -21,7 +21,7 @@ def judged(
     experiment: Experiment,
     size_name: SizeName,
     labels: Sequence[str],
-    results: Results,
+    results: CellResults,
     outdated: Collection[str] = (),
     unsearched: Collection[str] = (),
 ) -> list[dict[str, Any]]:
@@ -52,7 +52,7 @@ def _tested(p: float | None) -> TypeGuard[float]:
     return p is not None and not math.isnan(p)
 
 
-def outdated(cells: Sequence[Cell], results: Results) -> list[str]:
+def outdated(cells: Sequence[Cell], results: CellResults) -> list[str]:
     """Return the labels of results whose search had other variants than the cells have today."""
     names = {cell.label: set(cell.variants) for cell in cells}
     return [
@@ -62,7 +62,7 @@ def outdated(cells: Sequence[Cell], results: Results) -> list[str]:
     ]
 
 
-def unsearched(cells: Sequence[Cell], results: Results) -> list[str]:
+def unsearched(cells: Sequence[Cell], results: CellResults) -> list[str]:
     """Return the labels of results that took the first of several settings, although other cells' were searched."""
     several = {cell.label for cell in cells if len(cell.variants) > 1}
     untried = [label for label, measured in results.items() if label in several and not measured.tried]
@@ -70,7 +70,7 @@ def unsearched(cells: Sequence[Cell], results: Results) -> list[str]:
 
 
 def _checked(
-    claim: PaperClaim, results: Results, outdated: Collection[str], unsearched: Collection[str]
+    claim: PaperClaim, results: CellResults, outdated: Collection[str], unsearched: Collection[str]
 ) -> ClaimVerdict:
     verdict = claim.check(results)
     old = [label for label in (*claim.needs, *claim.about) if label in outdated]

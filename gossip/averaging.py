@@ -47,11 +47,11 @@ ACK_BYTES = 140
 SHARE_EXTRA_BYTES = SHARE_HEAD_BYTES + ACK_BYTES
 
 #: How an average is computed: by exchanges along a graph, or by one member for all.
-Way: TypeAlias = Protocol | Literal["coordinator"]
+AveragingProtocol: TypeAlias = Protocol | Literal["coordinator"]
 
 #: The random stream of (round, exchange), for push-pull's matchings and graphs that are drawn anew; all members must
 #: draw the same numbers.
-Draws = Callable[[int, int], np.random.Generator]
+_Draws = Callable[[int, int], np.random.Generator]
 
 
 @dataclass(frozen=True)
@@ -80,9 +80,9 @@ class Averaging:
     """
 
     overlay: Overlay
-    protocol: Way
+    protocol: AveragingProtocol
     exchanges: int
-    draws: Draws
+    draws: _Draws
     every: int = 1
     noise: Noise | None = None
     masked: int = 0
@@ -91,9 +91,9 @@ class Averaging:
     @staticmethod
     def of(
         overlay: Overlay,
-        protocol: Way,
+        protocol: AveragingProtocol,
         *,
-        draws: Draws,
+        draws: _Draws,
         tolerance: float | None = None,
         exchanges: int | None = None,
         most: int | None = None,

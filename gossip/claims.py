@@ -13,17 +13,19 @@ from dataclasses import dataclass
 from struct import pack
 from typing import Literal
 
-State = Literal["alive", "suspect", "dead", "finished", "left"]
+ClaimedState = Literal["alive", "suspect", "dead", "finished", "left"]
 
 #: States that a peer claims of itself, and states that others claim of it.
-STATEMENTS: frozenset[State] = frozenset({"alive", "finished", "left"})
-VERDICTS: frozenset[State] = frozenset({"suspect", "dead"})
+STATEMENTS: frozenset[ClaimedState] = frozenset({"alive", "finished", "left"})
+VERDICTS: frozenset[ClaimedState] = frozenset({"suspect", "dead"})
 
 #: First bytes of every signed text; the number is the version of this format.
 TAG = b"fedpeer claim 1"
 #: Bytes of a statement in a message, so that one message has room for a verdict and its statement even with the longest
 #: ids: enough for 60 partial models of 40 letters.
 STATEMENT_BYTES_MAX = 2_800
+#: Claims in one message; memberlist fills an UDP packet, we the 4 KiB of metadata.
+CLAIMS_MAX = 8
 
 #: Returns the signature (64 bytes) of a text by this peer's own key.
 Sign = Callable[[bytes], bytes]
@@ -70,7 +72,7 @@ class Claim:
     about: str
     incarnation: int
     version: int
-    state: State
+    state: ClaimedState
     author: str
     advert: Advert | None
     signature: bytes

@@ -20,10 +20,19 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from fedpeer.gossip.claims import VERDICTS, Claim, State, Verify, claim_bytes, claim_text, well_formed
+from fedpeer.gossip.claims import (
+    CLAIMS_MAX,
+    VERDICTS,
+    Claim,
+    ClaimedState,
+    Verify,
+    claim_bytes,
+    claim_text,
+    well_formed,
+)
 
 #: A peer's state according to its claims; unknown: no statement of it has come yet.
-MemberStatus = State | Literal["unknown"]
+MemberStatus = ClaimedState | Literal["unknown"]
 
 #: Result of taking a claim. new: taken. known: adds nothing. old: outdated, and the sender should learn what is newer.
 #: early: about a statement that is not held here. The others are codes of rejections.
@@ -31,8 +40,6 @@ Taken = Literal[
     "new", "known", "old", "early", "bad_signature", "unknown_peer", "stale_incarnation", "false_accuser"
 ]  # fmt: skip
 
-#: Claims in one message; memberlist fills an UDP packet, we the 4 KiB of metadata.
-CLAIMS_MAX = 8
 #: Bytes of the claims in one message: what 4 KiB leave beside an envelope with two ids of 64 letters.
 _CLAIMS_BYTES_MAX = 3_500
 #: Each piece of news is sent this many times log2 of the peers (memberlist's multiplier is 4 times log10, and it

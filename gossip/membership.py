@@ -21,7 +21,7 @@ from typing import Literal
 import numpy as np
 
 from fedpeer.gossip.awareness import Awareness, ProbeTiming
-from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, VERDICTS, Sign, State, Verify, claim_bytes
+from fedpeer.gossip.claims import STATEMENT_BYTES_MAX, VERDICTS, ClaimedState, Sign, Verify, claim_bytes
 from fedpeer.gossip.claims import Advert as Advert
 from fedpeer.gossip.claims import Claim as Claim
 from fedpeer.gossip.claims import claim_text as claim_text
@@ -30,8 +30,8 @@ from fedpeer.gossip.detector import Accuse, Ask, Detector
 from fedpeer.gossip.dissemination import MemberRecord, MemberStatus, MemberTable, Taken
 from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.gossip.outcomes import MemberChange as MemberChange
+from fedpeer.gossip.outcomes import MembershipEffect as MembershipEffect
 from fedpeer.gossip.outcomes import OtherSelf as OtherSelf
-from fedpeer.gossip.outcomes import Out as Out
 from fedpeer.gossip.outcomes import SendProbe as SendProbe
 from fedpeer.rejection import Rejection
 
@@ -76,7 +76,7 @@ class Membership:
         self._now: int | None = None
         self._next_gossip = 0
         self._next_revisit = int(draws.integers(self._timing.revisit))
-        self._wanted: tuple[int, State, Advert] = incarnation, "alive", advert
+        self._wanted: tuple[int, ClaimedState, Advert] = incarnation, "alive", advert
         self._next_passing: dict[str, int] = {}
         #: By peer that was heard after this peer's verdict of death, the number of the statement that the verdict was
         #: about; and those of these peers that were sent no message since.
@@ -115,12 +115,12 @@ class Membership:
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
-    def tick(self, now: int) -> list[Out]:
+    def tick(self, now: int) -> list[MembershipEffect]:
         """Advance to tick `now`; no peer is blamed for its silence during a gap of more than `pause` ticks."""
         self._clock += min(now - self._now, self._timing.pause) if self._now is not None else 0
         self._now = now
         living = self.living
-        out: list[Out] = []
+        out: list[MembershipEffect] = []
         for found in self._detector.tick(self._clock, living):
             out += self._accuse(found) if isinstance(found, Accuse) else [self._say(found)]
         if self._overdue():
@@ -135,7 +135,7 @@ class Membership:
             out += self._pings(self._detector.some(absent, 1))
         return out
 
-    def received(self, sender: str) -> list[Out]:
+    def received(self, sender: str) -> list[MembershipEffect]:
         """Record that a message, whatever its content, came from the sender itself: it is alive.
 
         This peer's own verdict that the sender is dead is withdrawn. Where packets are lost, waiting until the sender
@@ -153,7 +153,7 @@ class Membership:
         self._inform_detector(sender)
         return [MemberChange(sender, "dead", self.status(sender), sender)]
 
-    def on_ping(self, sender: str, number: int, claims: Sequence[Claim]) -> list[Out]:
+    def on_ping(self, sender: str, number: int, claims: Sequence[Claim]) -> list[MembershipEffect]:
         """Answer a ping with a pong that corrects the sender's outdated claims."""
         if sender not in self._members:
             return [_stranger(sender, sender)]
@@ -162,7 +162,7 @@ class Membership:
         out, badly = self._learn(sender, claims)
         return [*back, *out, self._say(Ask(sender, "pong", number, self.me), badly, newcomer=newcomer)]
 
-    def on_ping_request(self, sender: str, number: int, target: str, claims: Sequence[Claim]) -> list[Out]:
+    def on_ping_request(self, sender: str, number: int, target: str, claims: Sequence[Claim]) -> list[MembershipEffect]:
         """Ping `target` for a sender that cannot reach it, or answer if this peer is the target."""
         if sender not in self._members or target not in self._members:
             return [_stranger(sender, target if sender in self._members else sender)]
@@ -173,7 +173,9 @@ class Membership:
             return [*out, self._say(Ask(sender, "pong", number, self.me), badly)]
         return out + [self._say(ask) for ask in self._detector.relay(sender, number, target, self._clock)]
 
-    def on_pong(self, sender: str, number: int, target: str, received: bool, claims: Sequence[Claim]) -> list[Out]:
+    def on_pong(
+        self, sender: str, number: int, target: str, received: bool, claims: Sequence[Claim]
+    ) -> list[MembershipEffect]:
         """Handle the answer to a ping or a ping request of this peer's."""
         if sender not in self._members:
             return [_stranger(sender, sender)]
@@ -182,7 +184,7 @@ class Membership:
         asks = self._detector.answered(sender, number, target, received, self._clock)
         return [*back, *out, *map(self._say, asks)]
 
-    def on_claims(self, sender: str, claims: Sequence[Claim]) -> list[Out]:
+    def on_claims(self, sender: str, claims: Sequence[Claim]) -> list[MembershipEffect]:
         """Take claims that came with any other message."""
         return self._learn(sender, claims)[0] if sender in self._members else [_stranger(sender, sender)]
 
@@ -201,12 +203,12 @@ class Membership:
             # A new incarnation starts its versions at 1: verdicts on the earlier one do not apply to it.
             self._restate(mine.version + 1 if mine.incarnation == self._wanted[0] else 1, urgent=True)
 
-    def set_roster(self, ids: Collection[str]) -> list[Out]:
+    def set_roster(self, ids: Collection[str]) -> list[MembershipEffect]:
         """Replace the roster: peers that are not in it are forgotten, new ones are unknown."""
         assert self.me in ids, "a peer that is removed from the roster stops"
         gone = [peer for peer in self._members.roster if peer not in ids]
         known = [peer for peer in gone if self.status(peer) != "unknown"]
-        out: list[Out] = [MemberChange(peer, self.status(peer), "unknown", "roster") for peer in known]
+        out: list[MembershipEffect] = [MemberChange(peer, self.status(peer), "unknown", "roster") for peer in known]
         for peer in gone:
             self._detector.changed(peer, "unknown", 0, ours=False, clock=self._clock)
             self._credit.forget(peer)
@@ -218,14 +220,14 @@ class Membership:
 
     # ---------------------------------------------------------------------------------------------------------- claims
 
-    def _learn(self, sender: str, claims: Sequence[Claim]) -> tuple[list[Out], list[str]]:
+    def _learn(self, sender: str, claims: Sequence[Claim]) -> tuple[list[MembershipEffect], list[str]]:
         """Take new claims; return the effects, and the peers on which the sender has outdated claims.
 
         Changes are counted over a whole message: an old statement and a later verdict of death are one change.
         """
         before = {claim.about: self.status(claim.about) for claim in claims if claim.about in self._members}
         because: dict[str, str] = {}
-        out: list[Out] = []
+        out: list[MembershipEffect] = []
         badly: dict[str, None] = {}
         roster = max((claim.advert.roster for claim in claims if claim.advert is not None), default=0)
         for claim in claims:
@@ -269,7 +271,7 @@ class Membership:
                 self._credit.refuted(verdict.author, self._clock)
         return taken
 
-    def _pass_on(self, claim: Claim) -> list[Out]:
+    def _pass_on(self, claim: Claim) -> list[MembershipEffect]:
         """Ping the subject of a verdict that is not believed: its answer may have no other path to the author."""
         if self._clock < self._next_passing.get(claim.about, 0):
             return []
@@ -279,7 +281,7 @@ class Membership:
     def _believes(self, author: str) -> bool:
         return self._credit.believes(author, self._clock, self.awareness.stretch)
 
-    def _answer(self, sender: str, claim: Claim) -> tuple[list[Out], bool]:
+    def _answer(self, sender: str, claim: Claim) -> tuple[list[MembershipEffect], bool]:
         """Answer a claim about this peer; return the effects, and False if the sender's claims are outdated."""
         mine = self.statement
         if claim == mine:
@@ -303,7 +305,7 @@ class Membership:
         self._restate(mine.version + 1, urgent=credible)
         return [Rejection("refuted", _described(claim), sender)], False
 
-    def _answer_statement(self, claim: Claim) -> list[Out]:
+    def _answer_statement(self, claim: Claim) -> list[MembershipEffect]:
         """Handle a statement under this peer's own key that is not its newest."""
         mine = self.statement
         assert claim.advert is not None, "statements carry an advert"
@@ -319,7 +321,7 @@ class Membership:
         self._reported = claim
         return [OtherSelf("duplicate" if theirs > ours else "forgotten", claim)]
 
-    def _accuse(self, found: Accuse) -> list[Out]:
+    def _accuse(self, found: Accuse) -> list[MembershipEffect]:
         """Sign and store a finding of this peer's own, unless the stored claims already cover it."""
         held = self._members[found.peer]
         if held.statement is None:
@@ -351,7 +353,7 @@ class Membership:
         self._members.put(MemberRecord(claim), urgent=urgent)
         self._stated = self._clock
 
-    def _signed(self, about: str, incarnation: int, version: int, state: State, advert: Advert | None) -> Claim:
+    def _signed(self, about: str, incarnation: int, version: int, state: ClaimedState, advert: Advert | None) -> Claim:
         claim = Claim(
             about=about,
             incarnation=incarnation,
@@ -363,7 +365,7 @@ class Membership:
         )
         return replace(claim, signature=self._sign(claim_text(self._federation, claim)))
 
-    def _pings(self, peers: Iterable[str]) -> list[Out]:
+    def _pings(self, peers: Iterable[str]) -> list[MembershipEffect]:
         return [self._say(self._detector.ping(peer, self._clock)) for peer in peers]
 
     def _is_absent(self, peer: str) -> bool:

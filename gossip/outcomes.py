@@ -59,4 +59,4 @@ class OtherSelf:
     claim: Claim
 
 
-Out = SendProbe | MemberChange | Rejection | OtherSelf
+MembershipEffect = SendProbe | MemberChange | Rejection | OtherSelf

@@ -16,7 +16,7 @@ from fedpeer.gossip.claims import joined_fields, whole
 #: First bytes of the signed texts; the number is the version of the format.
 _GENERATION_TAG, _CHANNEL_TAG = b"fedpeer life 1", b"fedpeer lane 1"
 #: Which end of a channel signed: its sender ("made") or its receiver ("taken").
-Way = Literal["made", "taken"]
+ChannelEnd = Literal["made", "taken"]
 #: How far a generation may be ahead of the one that a peer knows of itself: generations drawn for empty disks are below
 #: 2^31.
 LIFE_AHEAD_MAX = 2**32
@@ -53,7 +53,7 @@ class ChannelProof:
     """
 
     group: str
-    way: Way
+    way: ChannelEnd
     number: int
     weight: float
     signature: bytes
@@ -65,7 +65,13 @@ def generation_text(federation: bytes, peer: str, incarnation: int, generation: 
 
 
 def channel_text(
-    federation: bytes, group: str, author: tuple[str, int], other: tuple[str, int], way: Way, number: int, weight: float
+    federation: bytes,
+    group: str,
+    author: tuple[str, int],
+    other: tuple[str, int],
+    way: ChannelEnd,
+    number: int,
+    weight: float,
 ) -> bytes:
     """Return the text that the author (id, incarnation) signs with each transfer to the other and each acknowledgement.
 

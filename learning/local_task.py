@@ -31,7 +31,7 @@ from fedpeer.networks.registry import NetworkError
 from fedpeer.slicing.flat import trainable_copy
 
 
-class Scale(Protocol):
+class _Scale(Protocol):
     """A scaling, `(x - shift) / scale`, broadcast against an example."""
 
     @property
@@ -58,7 +58,7 @@ class LocalData(Protocol):
     @property
     def feature_map_F(self) -> NDArray[np.int64] | None: ...
     @property
-    def inputs(self) -> Scale | None: ...
+    def inputs(self) -> _Scale | None: ...
     @property
     def score_scale(self) -> float: ...
 
@@ -96,7 +96,7 @@ def batch_view(held: LocalData, shape: DataShape) -> BatchView | None:
     return BatchView(feature_map, *map(torch.from_numpy, scale))
 
 
-def flat_scale(scale: Scale, shape: DataShape) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def flat_scale(scale: _Scale, shape: DataShape) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Return shift and scale for the flattened example, (F,) each."""
     shift_F, scale_F = (np.array(np.broadcast_to(each, shape.input_shape)) for each in (scale.shift_F, scale.scale_F))
     return shift_F.reshape(-1), scale_F.reshape(-1)

@@ -11,13 +11,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedpeer.config.choice import Choice, bind_settings, chain, lookup
-from fedpeer.config.contract import EARLIER, EARLIER_OF_SLICES, Contract
+from fedpeer.config.contract import EARLIER, EARLIER_OF_SLICES, ContractFields
 from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.reductions import FORMS, NOTHING, PACKERS, Form
 from fedpeer.gossip.successive import Successive
 
 
-def succeeding(before: Contract, after: Contract) -> dict[str, Any]:
+def succeeding(before: ContractFields, after: ContractFields) -> dict[str, Any]:
     """Return the contract `after` with the wire encodings of all contracts before it.
 
     A partial model with an encoding of its own has a list of its own, from the first contract with such an encoding on.
@@ -49,13 +49,13 @@ def _succeeded(forms: Sequence[str], old: Mapping[str, Any], new: Mapping[str, A
     return list(dict.fromkeys(found))
 
 
-def _own(contract: Contract, name: str) -> Mapping[str, Any]:
+def _own(contract: ContractFields, name: str) -> Mapping[str, Any]:
     """Return a partial model's own averaging settings; empty if it has none, or is not in this contract."""
     model = contract["partial_models"].get(name) or {}
     return model.get("gossip") or {}
 
 
-def _of_slice(contract: Contract, name: str) -> dict[str, Any]:
+def _of_slice(contract: ContractFields, name: str) -> dict[str, Any]:
     return {**contract["gossip"], **{key: value for key, value in _own(contract, name).items() if value is not None}}
 
 
@@ -84,7 +84,7 @@ def form_after(wire: Sequence[Choice], earlier: Sequence[str]) -> Form:
     return Successive(form_of(wire), before) if before else form_of(wire)
 
 
-def forms_of_slices(federation: FederationSettings, contract: Contract) -> dict[str, Form]:
+def forms_of_slices(federation: FederationSettings, contract: ContractFields) -> dict[str, Form]:
     """Return the wire encodings of the groups that have their own, by partial model.
 
     Args:

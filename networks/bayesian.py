@@ -31,13 +31,13 @@ from torch.nn import functional
 from fedpeer.networks.registry import NetworkError
 
 #: Returns standard normal noise with the shape, type and device of its argument.
-Noise = Callable[[Tensor], Tensor]
+NoiseSource = Callable[[Tensor], Tensor]
 Estimator = Literal["local", "flipout", "weights"]
 #: Layers that are linear in their weights, which `local` and `flipout` need.
 _LINEAR = (nn.Linear, nn.Conv2d, nn.Embedding)
 
 
-def drawn_noise(generator: torch.Generator) -> Noise:
+def drawn_noise(generator: torch.Generator) -> NoiseSource:
     """Return a source of noise from a CPU generator, with the same numbers on every device."""
 
     def noise(like: Tensor) -> Tensor:
@@ -66,7 +66,7 @@ class BayesianLayer(nn.Module):
         for rho in self.rho.parameters():
             nn.init.constant_(rho, inverse_softplus(torch.tensor(sigma, dtype=torch.float64)).item())
         self.estimator = estimator if isinstance(layer, _LINEAR) else "weights"
-        self.noise: Noise | None = None
+        self.noise: NoiseSource | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the plain layer's output with mean weights; with noise, a draw of all that the layer returns."""
@@ -92,14 +92,14 @@ class BayesianLayer(nn.Module):
         """True if the input is tokens, which are neither squared nor signed."""
         return isinstance(self.mu, nn.Embedding)
 
-    def _flipout(self, x: Tensor, noise: Noise) -> Tensor:
+    def _flipout(self, x: Tensor, noise: NoiseSource) -> Tensor:
         """Return mean + (((x * s) dW + db) * r) with signs s and r for each example (Wen et al. 2018, eq. 4)."""
         change = {name: sigma * noise(sigma) for name, sigma in self.sigma().items()}
         mean = cast(Tensor, self.mu(x))
         signed = x if self._looks_up else x * _signs(self._one_position(x), noise)
         return mean + self._linear(signed, change) * _signs(self._one_position(mean), noise)
 
-    def _sampled_weights(self, x: Tensor, noise: Noise) -> Tensor:
+    def _sampled_weights(self, x: Tensor, noise: NoiseSource) -> Tensor:
         sigma = self.sigma()
         drawn = {name: mu + sigma[name] * noise(mu) for name, mu in self.mu.named_parameters()}
         return cast(Tensor, functional_call(self.mu, drawn, (x,)))
@@ -122,7 +122,7 @@ class BayesianLayer(nn.Module):
         return x[:, :1] if x.dim() > 2 else x
 
 
-def reparametrised(mean: Tensor, variance: Tensor, noise: Noise) -> Tensor:
+def reparametrised(mean: Tensor, variance: Tensor, noise: NoiseSource) -> Tensor:
     """Draw a value with this mean and variance.
 
     The root of a variance of 0 (no bias, and an input of zeros) has no finite slope. The smallest normal number
@@ -131,7 +131,7 @@ def reparametrised(mean: Tensor, variance: Tensor, noise: Noise) -> Tensor:
     return mean + variance.clamp_min(torch.finfo(variance.dtype).tiny).sqrt() * noise(mean)
 
 
-def _signs(like: Tensor, noise: Noise) -> Tensor:
+def _signs(like: Tensor, noise: NoiseSource) -> Tensor:
     """Draw +1 or -1 with equal probability."""
     return 1.0 - 2.0 * (noise(like) < 0).to(like.dtype)
 
@@ -165,7 +165,7 @@ def _check(layer: nn.Module) -> None:
         raise NetworkError(f"{kind} pads with {layer.padding_mode}; Bayesian convolutions pad with zeros")
 
 
-def sampled(network: nn.Module, x: Tensor, noise: Noise) -> Tensor:
+def sampled(network: nn.Module, x: Tensor, noise: NoiseSource) -> Tensor:
     """Return the outputs of a Bayesian network for one draw of noise; `network(x)` alone computes with the means."""
     layers = [module for module in network.modules() if isinstance(module, BayesianLayer)]
     for layer in layers:

@@ -9,7 +9,7 @@ from typing import Any
 from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.history import History, histories
-from fedpeer.runs.index import Status
+from fedpeer.runs.index import RunStatus
 from fedpeer.runs.summary import summarise
 
 #: Fixed colour numbers; every other method gets the next free one, in the order of the run.
@@ -33,7 +33,7 @@ class Facts:
     """
 
     id: str
-    status: Status
+    status: RunStatus
     started: str
     seconds: float | None
     settings: Mapping[str, Any]

@@ -32,7 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.runs.disk import RunError, dumps, read_json, replacing, take_lock, write_json, write_text
-from fedpeer.runs.index import Index, Status, folders, living, row_of
+from fedpeer.runs.index import Index, RunStatus, folders, living, row_of
 from fedpeer.runs.tensors import map_arrays
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ _CHECKPOINT, _LAST = "checkpoint.safetensors", "run.json"
 #: A row, a summary or a description: values of JSON's and numpy's types.
 Data = Mapping[str, Any]
 #: numpy arrays, or torch tensors on any device; torch is not imported here.
-Tensors = Mapping[str, Any]
+_Tensors = Mapping[str, Any]
 
 
 class RunFolder:
@@ -123,7 +123,7 @@ class RunFolder:
         return run
 
     @property
-    def status(self) -> Status:
+    def status(self) -> RunStatus:
         """The current status; "interrupted" if the process that was running it has ended."""
         return living(self.path, read_json(self.path / "run.json")["status"])
 
@@ -195,7 +195,7 @@ class RunFolder:
         """
         return self.path / "models" / f"{method}-seed{seed}{'-best' * best}.safetensors"
 
-    def save_models(self, method: str, seed: int, tensors: Tensors, card: Data, *, best: bool = False) -> Path:
+    def save_models(self, method: str, seed: int, tensors: _Tensors, card: Data, *, best: bool = False) -> Path:
         """Write `models/<method>-seed<seed>.safetensors` with names such as "peer1/hidden1.weight", and the card."""
         path = self.models(method, seed, best=best)
         path.parent.mkdir(exist_ok=True)
@@ -207,7 +207,7 @@ class RunFolder:
         """Delete the models, which take gigabytes in some runs."""
         shutil.rmtree(self.path / "models", ignore_errors=True)
 
-    def save_checkpoint(self, tensors: Tensors, state: Data) -> None:
+    def save_checkpoint(self, tensors: _Tensors, state: Data) -> None:
         """Replace the checkpoint by this one. `state` is JSON data; exact values belong into the tensors."""
         self._take()
         metrics = self.path / "metrics.jsonl"
@@ -244,7 +244,7 @@ class RunFolder:
 
     # ---- the end
 
-    def finish(self, summary: Data, status: Status = "finished") -> None:
+    def finish(self, summary: Data, status: RunStatus = "finished") -> None:
         """Write the summary, the status and the index row. The checkpoint stays unless the run is finished."""
         self._take()
         write_json(self.path / "summary.json", summary)
@@ -255,7 +255,7 @@ class RunFolder:
         self._note(name=run["name"], started=run["started"], status=status, seconds=round(seconds, 3))
         self.let_go()
 
-    def _note(self, *, name: str, started: str, status: Status, seconds: float | None) -> None:
+    def _note(self, *, name: str, started: str, status: RunStatus, seconds: float | None) -> None:
         run = {"schema": 1, "id": self.id, "name": name, "started": started, "status": status, "seconds": seconds}
         write_json(self.path / "run.json", run)
         Index(self.path.parent).put(row_of(self.path))
@@ -281,7 +281,7 @@ class RunFolder:
             self._release = None
 
 
-def _arrays(tensors: Tensors) -> dict[str, NDArray[Any]]:
+def _arrays(tensors: _Tensors) -> dict[str, NDArray[Any]]:
     """Return numpy arrays on the CPU in C order; torch tensors are recognised by their `detach`."""
     plain = {n: x.detach().cpu().numpy() if hasattr(x, "detach") else np.asarray(x) for n, x in tensors.items()}
     return {name: np.asarray(array, order="C") for name, array in plain.items()}

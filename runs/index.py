@@ -21,7 +21,7 @@ from fedpeer.runs.disk import RunError, is_locked, read_json, take_lock
 
 log = logging.getLogger(__name__)
 
-Status = Literal["running", "finished", "interrupted", "failed"]
+RunStatus = Literal["running", "finished", "interrupted", "failed"]
 _Result = TypeVar("_Result")
 
 #: Version in the file's header; an index with another one is made again.
@@ -48,7 +48,7 @@ class IndexRow:
     peers: int
     seeds: tuple[int, ...]
     rounds: int
-    status: Status
+    status: RunStatus
     started: str
     seconds: float | None
     measure: str
@@ -86,7 +86,7 @@ def row_of(folder: Path) -> IndexRow:
     )
 
 
-def living(folder: Path, status: Status) -> Status:
+def living(folder: Path, status: RunStatus) -> RunStatus:
     """Return the current status: a run with the status running whose process has ended was interrupted."""
     return "interrupted" if status == "running" and not is_locked(folder / "run.lock") else status
 

@@ -30,7 +30,7 @@ from fedpeer.data.own.arrays import of_objects
 from fedpeer.learning.anchors import anchored_federation
 from fedpeer.runs.report import write_report
 from fedpeer.sims.checks import combination_of
-from fedpeer.sims.events import Event, Remark
+from fedpeer.sims.events import Remark, SimulationEvent
 from fedpeer.sims.prepare import code_objects, prepare_simulation
 from fedpeer.sims.progress import NoProgress, ProgressDisplay, progress_display
 from fedpeer.sims.record import begin_record, continued_record
@@ -148,7 +148,7 @@ def simulate(
     try:
         with _display(progress) as display:
 
-            def on_both(event: Event) -> None:
+            def on_both(event: SimulationEvent) -> None:
                 display(event)
                 on_event(event)
 

@@ -119,4 +119,6 @@ class Remark:
     progress: bool = False
 
 
-Event = SimulationStarted | MethodStarted | RoundDone | MethodDone | WorkerReplaced | RunBegun | RunLost | Remark
+SimulationEvent = (
+    SimulationStarted | MethodStarted | RoundDone | MethodDone | WorkerReplaced | RunBegun | RunLost | Remark
+)

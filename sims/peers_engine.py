@@ -16,6 +16,10 @@ from fedpeer.config.methods import method_of
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.world import World, plan_of
 
+#: Deadlines of an exchange within which some peer makes progress, whatever happens to others: a peer waits for at most
+#: one deadline in each exchange, and starts again after a crash.
+DEADLINES_MAX = 3
+
 
 class PeersEngine(Engine, ABC):
     """An engine whose peers are whole: simulated nodes or real processes."""

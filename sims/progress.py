@@ -19,13 +19,13 @@ from rich.table import Column
 
 from fedpeer.runs.units import duration_text
 from fedpeer.sims.events import (
-    Event,
     MethodDone,
     MethodStarted,
     Remark,
     RoundDone,
     RunBegun,
     RunLost,
+    SimulationEvent,
     SimulationStarted,
     WorkerReplaced,
 )
@@ -44,7 +44,7 @@ class ProgressDisplay(Protocol):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None: ...
-    def __call__(self, event: Event) -> None: ...
+    def __call__(self, event: SimulationEvent) -> None: ...
 
 
 def _words(text: str, width: int, style: str = "none") -> TextColumn:
@@ -79,7 +79,7 @@ class Bars:
     def __exit__(self, *_: object) -> None:
         self.progress.stop()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: SimulationEvent) -> None:
         self.board.on_event(event)
         match event:
             case SimulationStarted():
@@ -137,7 +137,7 @@ class ProgressLines:
     def __exit__(self, *_: object) -> None:
         """Do nothing: nothing is open."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: SimulationEvent) -> None:
         self.board.on_event(event)
         match event:
             case SimulationStarted():
@@ -184,7 +184,7 @@ class NotebookBars:
     def __exit__(self, *_: object) -> None:
         """Do nothing: the last picture stays."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: SimulationEvent) -> None:
         self.board.on_event(event)
         match event:
             case SimulationStarted():
@@ -226,14 +226,14 @@ class WarningsOnly:
     def __exit__(self, *_: object) -> None:
         """Do nothing: nothing is open."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: SimulationEvent) -> None:
         if isinstance(event, Remark) and event.progress:
             return
         for line in note_lines(event):
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def note_lines(event: Event) -> list[str]:
+def note_lines(event: SimulationEvent) -> list[str]:
     """Return the lines to print about an event that needs attention; no lines for other events."""
     match event:
         case RunLost():
@@ -255,7 +255,7 @@ class NoProgress:
     def __exit__(self, *_: object) -> None:
         """Do nothing: nothing is open."""
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: SimulationEvent) -> None:
         """Ignore the event."""
 
 

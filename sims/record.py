@@ -48,7 +48,7 @@ _HERE = ("device", "workers", "address")
 CELLS = "cells"
 
 #: (score, loss) of each peer, from an evaluation.
-Results = list[tuple[float, float]]
+_Scores = list[tuple[float, float]]
 
 
 def begin_record(root: Path, simulation: Simulation, command: str, objects: Sequence[str] = ()) -> RunFolder:
@@ -101,7 +101,7 @@ def _dotted(settings: Mapping[str, Any], before: str = "") -> dict[str, Any]:
     return found
 
 
-def record_row(world: World, engine: Engine, seconds: float, results: Results | None) -> dict[str, Any]:
+def record_row(world: World, engine: Engine, seconds: float, results: _Scores | None) -> dict[str, Any]:
     """Return a line of `metrics.jsonl` without method and seed. Scores are null in rounds that were not evaluated."""
     messages, amount = engine.traffic
     score = "error" if world.dataset.task == "regression" else "accuracy"

@@ -20,11 +20,19 @@ from typing import TYPE_CHECKING, Any
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
 from fedpeer.runs.folder import RunFolder
-from fedpeer.runs.index import Status
+from fedpeer.runs.index import RunStatus
 from fedpeer.sims import record
 from fedpeer.sims.best_models import BestModels
 from fedpeer.sims.engine import Engine
-from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted, WorkerReplaced
+from fedpeer.sims.events import (
+    MethodDone,
+    MethodStarted,
+    Remark,
+    RoundDone,
+    SimulationEvent,
+    SimulationStarted,
+    WorkerReplaced,
+)
 from fedpeer.sims.footprint import footprint, footprint_text
 from fedpeer.sims.memory import engine_of, workspace_of
 from fedpeer.sims.request import MethodSeed, SimulationRequest, cores
@@ -54,7 +62,7 @@ _LOST = 1e9
 #: Settings of `gossip` that an algorithm with a server does not use.
 _PEER_TO_PEER = ("protocol", "topology", "exchanges", "every", "drift")
 
-OnEvent = Callable[[Event], None]
+OnEvent = Callable[[SimulationEvent], None]
 _Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
 
 
@@ -91,7 +99,7 @@ def run_prepared(
     done, checkpoint = _progress(run, simulation.cells, request.federation.learning.rounds)
     record.describe_run(run, simulation)
     left = [cell for cell in simulation.cells if cell not in done]
-    status: Status = "finished"
+    status: RunStatus = "finished"
     with _cluster_of(simulation, on_event) as cluster:
         on_event(
             SimulationStarted(

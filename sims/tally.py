@@ -11,12 +11,12 @@ from fedpeer.runs.history import Measure
 from fedpeer.runs.summary import score_text
 from fedpeer.runs.units import apart, duration_text
 from fedpeer.sims.events import (
-    Event,
     MethodDone,
     MethodStarted,
     RoundDone,
     RunBegun,
     RunLost,
+    SimulationEvent,
     SimulationStarted,
     WorkerReplaced,
 )
@@ -115,7 +115,7 @@ class ProgressTable:
         size = f"{least:,} parameters each" if least == most else f"{least:,} to {most:,} parameters"
         return f"{event.dataset}: {peers}, {size}, {rounds}, {workers}; run {event.run}"
 
-    def on_event(self, event: Event) -> None:
+    def on_event(self, event: SimulationEvent) -> None:
         match event:
             case RunBegun():
                 self.tallies[event.method].begin(event.seed)

@@ -11,7 +11,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.trackers.guarded import GuardedTrackers
 from fedpeer.runs.trackers.registry import TRACKERS
 from fedpeer.runs.trackers.tracker import Series, flattened
-from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone
+from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, SimulationEvent
 from fedpeer.sims.simulation import Simulation
 
 #: Peers up to which each peer's own numbers are tracked; for more peers, the mean, the least and the greatest.
@@ -20,8 +20,8 @@ PEERS_MAX = 100
 
 @contextmanager
 def tracked(
-    simulation: Simulation, run: RunFolder, on_event: Callable[[Event], None]
-) -> Iterator[Callable[[Event], None]]:
+    simulation: Simulation, run: RunFolder, on_event: Callable[[SimulationEvent], None]
+) -> Iterator[Callable[[SimulationEvent], None]]:
     """Yield a handler of events that gives settings and numbers to the trackers, and then passes each event on.
 
     A tracker's warning becomes a remark.
@@ -36,7 +36,7 @@ def tracked(
         for text in trackers.warnings():
             on_event(Remark(text=text))
 
-    def handle(event: Event) -> None:
+    def handle(event: SimulationEvent) -> None:
         _track(trackers, simulation, run, event)
         remark()
         on_event(event)
@@ -48,7 +48,7 @@ def tracked(
         remark()
 
 
-def _track(trackers: GuardedTrackers, simulation: Simulation, run: RunFolder, event: Event) -> None:
+def _track(trackers: GuardedTrackers, simulation: Simulation, run: RunFolder, event: SimulationEvent) -> None:
     match event:
         case MethodStarted(method=method, seed=seed, first_round=first):
             name = f"{method}-seed{seed}"

@@ -14,7 +14,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.slicing.models import LOCAL, Claim, ModelGraph, PartialModel, SlicingError
+from fedpeer.slicing.models import LOCAL, ModelGraph, NeuronClaim, PartialModel, SlicingError
 from fedpeer.slicing.network import Ints, NetworkMap, Part
 
 #: Index in an `Assignment` for neurons and tensors without a partial model, which are therefore local to the peer.
@@ -89,20 +89,20 @@ def assign_all(networks: Mapping[str, NetworkMap], graph: ModelGraph, me: str | 
 
 def _wishes(
     network: NetworkMap, graph: ModelGraph, names: Sequence[str]
-) -> tuple[dict[str, dict[int, Claim]], list[str]]:
+) -> tuple[dict[str, dict[int, NeuronClaim]], list[str]]:
     """Return each model's claims by the part's index, and the mistakes in the names of parts.
 
     A part that is claimed by name follows that claim, even if patterns match it, too.
     """
-    wishes: dict[str, dict[int, Claim]] = {}
+    wishes: dict[str, dict[int, NeuronClaim]] = {}
     mistakes = []
     for name in names:
         claims = graph.models[name].neurons
         if claims == "all":
             wishes[name] = dict.fromkeys(range(len(network.parts)), "all")
             continue
-        by_pattern: dict[int, Claim] = {}
-        by_name: dict[int, Claim] = {}
+        by_pattern: dict[int, NeuronClaim] = {}
+        by_name: dict[int, NeuronClaim] = {}
         for part, claim in claims.items():
             place = f"partial_models.{name}.neurons.{part}"
             try:
@@ -120,7 +120,7 @@ def _wishes(
     return wishes, mistakes
 
 
-def _share_out(part: Part, claims: Mapping[str, Claim], graph: ModelGraph, owner: Ints, index: Ints) -> list[str]:
+def _share_out(part: Part, claims: Mapping[str, NeuronClaim], graph: ModelGraph, owner: Ints, index: Ints) -> list[str]:
     """Fill in the owners and indices of one part's neurons, in place; return the mistakes."""
     mistakes = []
 

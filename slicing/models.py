@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import networkx as nx
 
 #: Neurons of one part: a number of neurons, all free neurons, or exactly these indices.
-Claim = int | Literal["all"] | tuple[int, ...]
+NeuronClaim = int | Literal["all"] | tuple[int, ...]
 
 #: Name for modules and parameters that are declared local, as unsliceable ones must be; everything else that no model
 #: claims is local anyway.
@@ -54,7 +54,7 @@ class PartialModel:
         name: unique among the models; `local` is reserved (see `LOCAL`).
         depends_on: names of models; the models that these depend on are included.
         neurons: for each part (or `output`, the part that ends the network), or for a pattern of parts' names such as
-            "*.lora_A", a `Claim`; "all": all free neurons of every part and every module.
+            "*.lora_A", a `NeuronClaim`; "all": all free neurons of every part and every module.
         modules: dotted names of modules, or single parameters, that the model owns whole, or patterns such as "*.norm".
         parameters: names of parameters that the model owns whole, or patterns such as "*.bias"; they take precedence
             over modules, and modules over neurons.
@@ -63,7 +63,7 @@ class PartialModel:
 
     name: str
     depends_on: tuple[str, ...] = ()
-    neurons: Mapping[str, Claim] | Literal["all"] = field(default_factory=dict)
+    neurons: Mapping[str, NeuronClaim] | Literal["all"] = field(default_factory=dict)
     modules: tuple[str, ...] = ()
     members: tuple[str, ...] | Literal["all"] = "all"
     parameters: tuple[str, ...] = ()

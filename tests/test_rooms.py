@@ -181,17 +181,34 @@ def test_modules_import_one_another_in_no_circle_and_in_short_chains() -> None:
     assert length[longest] <= CHAIN_MAX, f"{longest} stands on a chain of {length[longest]} modules"
 
 
-def test_no_public_class_or_function_has_the_name_of_another() -> None:
-    """A name identifies one place; a name that is used only in its own module has a leading underscore."""
-    homes: dict[str, list[str]] = {}
+def defined(node: ast.stmt, path: str) -> tuple[str, str] | None:
+    """Return the public name that a statement defines, and what it stands for: for a type, its text."""
+    match node:
+        case ast.ClassDef(name) | ast.FunctionDef(name) | ast.AsyncFunctionDef(name):
+            meaning = path
+        case ast.Assign([ast.Name(name)], value) | ast.AnnAssign(ast.Name(name), value=ast.expr() as value):
+            meaning = ast.unparse(value)
+            if not TYPE.fullmatch(name) or meaning.startswith("TypeVar("):
+                return None
+        case _:
+            return None
+    return None if name.startswith("_") else (name, meaning)
+
+
+def test_no_public_class_function_or_type_has_the_name_of_another() -> None:
+    """A name identifies one place; a name that is used only in its own module has a leading underscore.
+
+    Rooms that do not import each other may spell the same type out under the same name.
+    """
+    homes: dict[str, dict[str, str]] = {}
     for room in ROOMS:
         for each in sources(room):
-            for node in each.tree.body:
-                if not isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-                    continue
-                if not node.name.startswith("_"):
-                    homes.setdefault(node.name, []).append(str(each.path.relative_to(ROOT)))
-    assert not {name: paths for name, paths in homes.items() if len(paths) > 1}
+            path = str(each.path.relative_to(ROOT))
+            names = [found for node in each.tree.body if (found := defined(node, path))]
+            assert len(names) == len({name for name, _ in names}), path
+            for name, meaning in names:
+                homes.setdefault(name, {})[meaning] = path
+    assert not {name: [*paths.values()] for name, paths in homes.items() if len(paths) > 1}
 
 
 def test_no_data_becomes_code() -> None:
@@ -216,6 +233,8 @@ def test_every_file_says_what_lives_in_it() -> None:
             assert ast.get_docstring(each.tree), each.path
 
 
+#: The name of a type, such as that of a union; constants are in capitals.
+TYPE = re.compile(r"[A-Z]\w*[a-z]\w*")
 #: A line of a class's list of settings or of attributes: names, two or more spaces, what they are.
 LISTED = re.compile(r"([a-z]\w*(?:, [a-z]\w*)*) {2,}\S")
 #: A parameter in the section `Args:` of a docstring.

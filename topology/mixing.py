@@ -27,7 +27,7 @@ Protocol = Literal["push-sum", "push-pull", "exact"]
 Dense = NDArray[np.float64]
 #: The random stream of one exchange, by its number over all averagings, for push-pull's matchings and for graphs that
 #: are drawn again.
-Draws = Callable[[int], np.random.Generator]
+ExchangeDraws = Callable[[int], np.random.Generator]
 
 #: Members up to which dense matrices are multiplied: 2 MiB each, half a second for a prediction. For more members,
 #: predictions use the spectral gap.
@@ -85,7 +85,7 @@ def random_matching(graph: nx.Graph, draws: np.random.Generator) -> NDArray[np.i
     return np.array(partner, dtype=np.int64)
 
 
-def carrier(overlay: Overlay, protocol: Protocol, exchange: int, draws: Draws) -> nx.Graph:
+def carrier(overlay: Overlay, protocol: Protocol, exchange: int, draws: ExchangeDraws) -> nx.Graph:
     """Return the graph along which shares travel in exchange number `exchange`, counted over all averagings."""
     match protocol:
         case "push-sum" if overlay.redraw is not None:
@@ -102,7 +102,7 @@ def carrier(overlay: Overlay, protocol: Protocol, exchange: int, draws: Draws) -
 
 
 def exchange_matrices(
-    overlay: Overlay, protocol: Protocol, exchanges: int, *, first: int, draws: Draws
+    overlay: Overlay, protocol: Protocol, exchanges: int, *, first: int, draws: ExchangeDraws
 ) -> list[csr_array]:
     """Return the matrices of the exchanges first, first + 1, ..., in the order in which they are applied.
 
@@ -131,7 +131,9 @@ def _meetings(partner_P: NDArray[np.int64]) -> csr_array:
     return matrix
 
 
-def effective_matrix(overlay: Overlay, protocol: Protocol, exchanges: int, *, first: int, draws: Draws) -> Dense:
+def effective_matrix(
+    overlay: Overlay, protocol: Protocol, exchanges: int, *, first: int, draws: ExchangeDraws
+) -> Dense:
     """Return the dense product of `exchange_matrices`, (P, P): the effect of all exchanges on values and weights."""
     product = np.eye(len(overlay.members))
     for matrix in exchange_matrices(overlay, protocol, exchanges, first=first, draws=draws):

@@ -48,7 +48,7 @@ _SPARSE_PART = 8
 _DRAWN_MAX = 100
 
 
-Index = NDArray[np.int64]
+Indices = NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,7 +79,7 @@ class WideGraph:
         return sum(phase.nnz for phase in self.phases) if self.phases else self.members * (self.members - 1)
 
     @cached_property
-    def union(self) -> tuple[Index, Index]:
+    def union(self) -> tuple[Indices, Indices]:
         """Both ends of all edges of all phases without directions, (E,) each, the smaller end first.
 
         The order of edges is that of `mixing.random_matching`.
@@ -137,7 +137,7 @@ def wide(name: str, members: int, settings: Mapping[str, Any], draws: np.random.
     return WideGraph(name, members, (graph,), **known, remarks=remark)
 
 
-def matched(graph: WideGraph, draws: np.random.Generator) -> Index:
+def matched(graph: WideGraph, draws: np.random.Generator) -> Indices:
     """Draw a maximal matching; return the indices in `graph.union` of its edges.
 
     `mixing.random_matching` takes the same edges from the same draws, one after the other. Here each pass takes at once

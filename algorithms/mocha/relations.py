@@ -16,10 +16,10 @@ from torch import Tensor
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.mocha import omega
 
-Kind: TypeAlias = Literal[
+RelationKind: TypeAlias = Literal[
     "trace-constrained", "mean-regularised", "clustered", "sparse-precision", "fixed", "local", "global"
 ]
-_LEARNED: tuple[Kind, ...] = ("trace-constrained", "clustered", "sparse-precision")
+_LEARNED: tuple[RelationKind, ...] = ("trace-constrained", "clustered", "sparse-precision")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Relations:
         AlgorithmError: a number is out of its bounds; the message says which values are allowed.
     """
 
-    kind: Kind
+    kind: RelationKind
     tasks: int
     lam: float
     ridge: float = 0.0

@@ -21,7 +21,7 @@ from fedpeer.algorithms.training_context import TrainingContext
 
 
 @dataclass(frozen=True, eq=False)
-class Models:
+class ClusterModels:
     """State and broadcast of the server: one model for each of the C clusters, (C, n)."""
 
     model_Cn: Tensor
@@ -35,7 +35,7 @@ class Estimated(Local):
 
 
 @dataclass(frozen=True)
-class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
+class Ifca(CoordinatedAlgorithm[ClusterModels, Local, ClusterModels, Estimated]):
     """One server model for each cluster; each client trains the model with the least loss on its own examples.
 
     Args:
@@ -53,18 +53,20 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
         if self.clusters < 1:
             raise AlgorithmError(f"clusters = {self.clusters}: write 1 or more")
 
-    def start_server(self, values_n: Tensor) -> Models:
+    def start_server(self, values_n: Tensor) -> ClusterModels:
         """Return the initial parameters, and further draws for the other clusters: equal models would remain equal."""
         further = [self.context.draw(f"cluster {number}") for number in range(1, self.clusters)]
-        return Models(torch.stack([values_n, *further]))
+        return ClusterModels(torch.stack([values_n, *further]))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Local:
         return Local(values_n, examples)
 
-    def open(self, server: Models, round: int) -> Models:
+    def open(self, server: ClusterModels, round: int) -> ClusterModels:
         return server
 
-    def train(self, client: Local, broadcast: Models, batches: Batches, keys: Sequence[int]) -> tuple[Local, Estimated]:
+    def train(
+        self, client: Local, broadcast: ClusterModels, batches: Batches, keys: Sequence[int]
+    ) -> tuple[Local, Estimated]:
         cluster = self._best(broadcast.model_Cn, batches)
         chosen_n = broadcast.model_Cn[cluster]
         trained_n = fresh_steps(self.context.stepper, chosen_n, batches, keys)
@@ -86,19 +88,19 @@ class Ifca(CoordinatedAlgorithm[Models, Local, Models, Estimated]):
             totals.append(torch.stack(losses).sum(0))
         return torch.stack(totals).argmin(0).reshape(batches.index.shape[:-2])
 
-    def changes(self, broadcast: Models, updates: Estimated) -> dict[str, Tensor]:
+    def changes(self, broadcast: ClusterModels, updates: Estimated) -> dict[str, Tensor]:
         last = len(broadcast.model_Cn) - 1  # an unknown cluster is not averaged: any model will do
         return {"model_n": updates.model_n - broadcast.model_Cn[updates.cluster.clamp(0, last)]}
 
-    def close(self, server: Models, updates: Estimated) -> Models:
+    def close(self, server: ClusterModels, updates: Estimated) -> ClusterModels:
         model_Cn = server.model_Cn.clone()
         for cluster in range(len(model_Cn)):
             own = updates.cluster == cluster
             if own.any():  # a model that no client chose stays as it is
                 model_Cn[cluster] = self.context.mean(updates.model_n[own], updates.examples[own])
-        return Models(model_Cn)
+        return ClusterModels(model_Cn)
 
-    def server_model(self, server: Models) -> None:
+    def server_model(self, server: ClusterModels) -> None:
         """Return None: which of the models suits a newcomer depends on its examples."""
 
     def personal_model(self, client: Local) -> Tensor:

@@ -33,7 +33,7 @@ from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.mocha.dual import DualTask, gap_of, loss_of, sigma_prime, sigma_primes, w_of
 from fedpeer.algorithms.mocha.linear import check_linear, number_of, task_of
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, smoothed_hinge
-from fedpeer.algorithms.mocha.relations import Kind, Relations, correlations, require
+from fedpeer.algorithms.mocha.relations import RelationKind, Relations, correlations, require
 from fedpeer.algorithms.mocha.sdca import Order, budgets, reshuffled, solve
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.rejection import Rejection
@@ -143,7 +143,7 @@ class Coupled:
     numbered = "number"
     own_loss = True
     _: KW_ONLY
-    omega: Kind = "trace-constrained"
+    omega: RelationKind = "trace-constrained"
     lam: float = 0.001
     ridge: float = 0.0
     floor: float = 1e-3

@@ -107,7 +107,7 @@ class WantedColumns:
 
 
 @dataclass(kw_only=True)
-class Columns:
+class _Columns:
     """A table while it is read: features as numbers, batch by batch; labels, users and texts as text."""
 
     rows: list[int] = field(default_factory=list)  # the line of the file on which each row begins
@@ -188,7 +188,7 @@ def _read_csv(reader: Any, separator: str, wanted: WantedColumns, mistakes: File
     _check_header(header, wanted, mistakes, separator)
     features = wanted.features(header)
     place = {name: number for number, name in enumerate(header)}
-    columns = Columns()
+    columns = _Columns()
     for lines, rows in batches(reader, len(header), mistakes):
         cells = list(zip(*rows, strict=True))
         columns.rows += lines
@@ -273,7 +273,7 @@ def parquet(
     _check_header(table.column_names, wanted, mistakes)
     features = wanted.features(table.column_names)
     rows = list(range(1, table.num_rows + 1))
-    columns = Columns(rows=rows)
+    columns = _Columns(rows=rows)
     columns.targets |= {name: arrow_text(table.column(name)) for name in wanted.targets}
     for name, cells in ((user, columns.users), (text, columns.texts)):
         cells += [] if name is None else arrow_text(table.column(name))
@@ -375,7 +375,7 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
     mistakes.stop_if_any()
 
 
-def _assembled(features: list[str], columns: Columns, wanted: WantedColumns, mistakes: FileMistakes) -> Dataset:
+def _assembled(features: list[str], columns: _Columns, wanted: WantedColumns, mistakes: FileMistakes) -> Dataset:
     if not columns.rows and not mistakes:
         raise mistakes.stop("", "there are column names but no rows")
     y, task, names = _label_targets(columns, wanted, mistakes)
@@ -412,7 +412,7 @@ def _assembled(features: list[str], columns: Columns, wanted: WantedColumns, mis
 
 
 def _label_targets(
-    columns: Columns, wanted: WantedColumns, mistakes: FileMistakes
+    columns: _Columns, wanted: WantedColumns, mistakes: FileMistakes
 ) -> tuple[NDArray[np.generic], Task, tuple[str, ...]]:
     """Return the targets in the columns of labels, the task, and the names of the classes or labels."""
     if wanted.labels:

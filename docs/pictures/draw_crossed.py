@@ -27,7 +27,7 @@ import fedpeer
 from fedpeer.cli.simulate_options import options_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.runs.canvas import INK, draw_axes, end_labels, method_colour
-from fedpeer.sims.events import Event, RoundDone
+from fedpeer.sims.events import RoundDone, SimulationEvent
 from fedpeer.sims.world import build_world
 
 HERE = Path(__file__).parent
@@ -48,7 +48,7 @@ def play(root: Path) -> dict[str, Any]:
     victims = dict(zip(KILLED_AFTER, draws.sample(range(federation.simulation.peers), len(KILLED_AFTER)), strict=True))
     kills: list[dict[str, int]] = []
 
-    def kill(event: Event) -> None:
+    def kill(event: SimulationEvent) -> None:
         if isinstance(event, RoundDone) and event.method == CROSSED and event.round in victims:
             peer = victims[event.round]
             [lock] = root.glob(f"crossed/*/peers-{CROSSED}-seed0/peers/peer{peer + 1}/*-state/lock")

@@ -19,8 +19,9 @@ from torch import Tensor
 
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
+from fedpeer.data.associative import Bits
 from fedpeer.data.dataset import DataError
-from fedpeer.experiments.associative.recall import Bits, Canvas, Pattern, Recall, RecallMemory, closeness
+from fedpeer.experiments.associative.recall import Canvas, Pattern, Recall, RecallMemory, closeness
 from fedpeer.experiments.associative.shown import HIDDEN, Scene, Shown
 from fedpeer.networks.associative import Associative
 from fedpeer.sims.prepare import prepare_simulation

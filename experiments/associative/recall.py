@@ -20,11 +20,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedpeer.data.associative import Bits
 from fedpeer.data.associative_digits import BITS, BLOCK, image, sparse
 from fedpeer.networks.associative import fires
 
 Cells = NDArray[np.bool_]
-Bits = NDArray[np.float32]
 #: A peer's relation to a pattern: it learnt it as most peers, learnt another completion of its half, or never saw it.
 Relation = Literal["learnt", "otherwise", "never"]
 

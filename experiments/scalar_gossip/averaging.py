@@ -25,7 +25,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedpeer.experiments.scalar_gossip.channels import Flags, Index, Masses, PeerChannels, ScalarTraffic, add
+from fedpeer.experiments.scalar_gossip.channels import Flags, Masses, PeerChannels, Positions, ScalarTraffic, add
 from fedpeer.topology.wide import WideGraph, matched
 
 ScalarProtocol = Literal["push-sum", "push-pull"]
@@ -140,7 +140,7 @@ class ScalarGossip:
             self._forgetful(*ends, share_2P, draws)
         return ScalarTraffic(2 * len(a_M))
 
-    def _forgetful(self, src_L: Index, dst_L: Index, share_2P: Masses, draws: np.random.Generator) -> None:
+    def _forgetful(self, src_L: Positions, dst_L: Positions, share_2P: Masses, draws: np.random.Generator) -> None:
         """Send shares along these edges without channels: lost ones are gone."""
         arrived = draws.random(len(src_L), dtype=np.float32) >= self.loss
         self.mass_2P = share_2P.copy()
@@ -190,7 +190,7 @@ class ScalarGossip:
         self.mass_2P[1, going[left]] = 1.0
         return int(left.sum())
 
-    def _neighbors(self, going: Index, going_P: Flags) -> tuple[Index, Index]:
+    def _neighbors(self, going: Positions, going_P: Flags) -> tuple[Positions, Positions]:
         """Return indices into `going`, ascending, and a neighbor of that peer that stays, (N,) each."""
         leavers, near = [], []
         for phase in self.graph.phases:

@@ -24,7 +24,7 @@ from fedpeer.gossip.limits import REST_BELOW, UNDER_WAY_MAX, WINDOW
 
 #: (2, P) or (2, K) float64: values and weights.
 Masses = NDArray[np.float64]
-Index = NDArray[np.integer[Any]]
+Positions = NDArray[np.integer[Any]]
 Flags = NDArray[np.bool_]
 
 
@@ -62,7 +62,7 @@ class PeerChannels:
     def play(
         self,
         mass_2P: Masses,
-        in_turn: slice | Index,
+        in_turn: slice | Positions,
         fraction_P: NDArray[np.float64],
         loss: float,
         draws: np.random.Generator,
@@ -106,7 +106,7 @@ class PeerChannels:
         self._acked_L[ended] = self._taken_L[ended] = self._made_L[ended]
         self._keep(~(from_P | to_P))
 
-    def _give(self, mass_2P: Masses, in_turn: slice | Index, fraction_P: NDArray[np.float64]) -> int:
+    def _give(self, mass_2P: Masses, in_turn: slice | Positions, fraction_P: NDArray[np.float64]) -> int:
         members = mass_2P.shape[1]
         weight_P = mass_2P[1]
         open_P = np.bincount(self.src_L[self.channel_K], self._mass_2K[1], members)
@@ -123,7 +123,7 @@ class PeerChannels:
         self._mass_2K = np.concatenate([self._mass_2K, share_2P[:, src_N]], axis=1)
         return len(channel_N)
 
-    def _take(self, mass_2P: Masses, arrived: Index) -> None:
+    def _take(self, mass_2P: Masses, arrived: Positions) -> None:
         for _ in range(WINDOW):  # of two that arrive on one channel, the second is the next one once the first is taken
             channel = self.channel_K[arrived]
             due = self._number_K[arrived] == self._taken_L[channel] + np.uint8(1)
@@ -141,7 +141,7 @@ class PeerChannels:
         self._mass_2K = self._mass_2K[:, which]
 
 
-def add(mass_2P: Masses, at: Index, mass_2N: Masses) -> None:
+def add(mass_2P: Masses, at: Positions, mass_2N: Masses) -> None:
     """Add masses to peers; `at` may name a peer several times."""
     for mass_P, mass_N in zip(mass_2P, mass_2N, strict=True):
         mass_P += np.bincount(at, mass_N, len(mass_P))

@@ -64,12 +64,12 @@ from fedpeer.gossip.claims import Sign
 from fedpeer.peer.consensus.candidacies import FailedCandidacies
 from fedpeer.peer.consensus.polls import ElectionTiming, Poll
 from fedpeer.peer.wire.consensus_messages import (
+    ConsensusEffect,
     HardState,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
     LeaderChanged,
-    Out,
     PersistConsensus,
     Progress,
     Scope,
@@ -214,7 +214,7 @@ class Election:
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
-    def tick(self, now: int, living: Collection[str], *, stands: bool = True) -> list[Out]:
+    def tick(self, now: int, living: Collection[str], *, stands: bool = True) -> list[ConsensusEffect]:
         """Advance to tick `now`; `living` are the other peers that membership takes for alive.
 
         `stands`: this peer may be a candidate.
@@ -231,7 +231,7 @@ class Election:
             return self._repeat_requests()
         if self._clock < self._deadline or not (stands and self._may_stand(living)):
             return self._probe_coordinator()
-        out: list[Out] = []
+        out: list[ConsensusEffect] = []
         if self.coordinator is not None:
             out, self._lost = (
                 [LeaderChanged(self.hard_state.term, None)],
@@ -260,7 +260,7 @@ class Election:
                 self._deadline, max(self._clock, self._received + self._timing.refused) + self._draw_turn()
             )
 
-    def on_vote_request(self, sender: str, vote_request: VoteRequest) -> list[Out]:
+    def on_vote_request(self, sender: str, vote_request: VoteRequest) -> list[ConsensusEffect]:
         """Answer a vote request or a pre-vote request."""
         if jump := self._term_jump(sender, vote_request.term):
             return jump
@@ -271,7 +271,7 @@ class Election:
             return [self._outdated_roster(sender, "stands", vote_request.roster), self._refusal(sender, vote_request)]
         able = voter_set is not None and vote_request.progress.at_least(self.progress)
         newer = vote_request.term > self.hard_state.term
-        out: list[Out] = []
+        out: list[ConsensusEffect] = []
         if newer and not vote_request.pre:
             in_time = self._failed.stands(sender, vote_request.term, self._clock)
             able = able and bool(in_time)
@@ -294,7 +294,7 @@ class Election:
         text = vote_text(self.scope, self.me, vote_request.term, vote_request.roster, sender)
         return [*out, SendConsensus(sender, VoteReply(vote_request.term, False, True, self._sign(text)))]
 
-    def on_vote_reply(self, sender: str, reply: VoteReply) -> list[Out]:
+    def on_vote_reply(self, sender: str, reply: VoteReply) -> list[ConsensusEffect]:
         """Count a voter's reply to the poll under way."""
         if jump := self._term_jump(sender, reply.term):
             return jump
@@ -317,7 +317,7 @@ class Election:
         poll.granted[sender] = reply.signature
         return [*([] if poll.pre else self._note_votes((sender,), self.me)), *self._count_votes(poll)]
 
-    def on_heartbeat(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
+    def on_heartbeat(self, sender: str, leader_certificate: LeaderCertificate) -> list[ConsensusEffect]:
         """Follow the sender of a heartbeat, if its certificate shows that it coordinates."""
         if jump := self._term_jump(sender, leader_certificate.term):
             return jump
@@ -326,7 +326,7 @@ class Election:
             return [self._heartbeat_reply(sender)]
         if leader_certificate.term < self.hard_state.term or leader_certificate.term == self._ended:
             return self._stale(sender, leader_certificate.term)
-        out: list[Out] = []
+        out: list[ConsensusEffect] = []
         if leader_certificate.term > self.hard_state.term or sender != self.coordinator:
             refusal = self._certificate_problem(sender, leader_certificate)
             if refusal is not None:
@@ -345,7 +345,7 @@ class Election:
         self._deferred.clear()
         return [*out, self._heartbeat_reply(sender)]
 
-    def on_short_heartbeat(self, sender: str, heartbeat: ShortHeartbeat) -> list[Out]:
+    def on_short_heartbeat(self, sender: str, heartbeat: ShortHeartbeat) -> list[ConsensusEffect]:
         """Follow the sender of a heartbeat, if this peer has verified the certificate that it names."""
         leader_certificate = self._verified.get(heartbeat.digest)
         if leader_certificate is not None and leader_certificate.term == heartbeat.term:
@@ -355,7 +355,7 @@ class Election:
         stale = heartbeat.term < self.hard_state.term and not self._may_follow_earlier(heartbeat.term)
         return self._stale(sender, heartbeat.term) if stale else []
 
-    def on_heartbeat_reply(self, sender: str, reply: HeartbeatReply) -> list[Out]:
+    def on_heartbeat_reply(self, sender: str, reply: HeartbeatReply) -> list[ConsensusEffect]:
         """Note that a follower is alive; one that states a later term accepts nothing in this one."""
         if jump := self._term_jump(sender, reply.term):
             return jump
@@ -367,7 +367,7 @@ class Election:
                 self._ahead[sender] = reply.term
         return []
 
-    def committed(self, term: int) -> list[Out]:
+    def committed(self, term: int) -> list[ConsensusEffect]:
         """Take note of a committed round of this term, which a majority has accepted."""
         self._failed.begin_anew()
         return self._adopt(term, "") if self.coordinator is None and term > self.hard_state.term else []
@@ -379,12 +379,12 @@ class Election:
         for number in earlier[:-_EARLIER_MAX]:
             del self.known[number]
 
-    def abstain(self) -> list[Out]:
+    def abstain(self) -> list[ConsensusEffect]:
         """Coordinate no more and stand no more; votes that are under way to this peer do not count."""
         self._poll = self._candidacy = None
         return self._step_down() if self.leading else []
 
-    def enforce(self, number: int) -> list[Out]:
+    def enforce(self, number: int) -> list[ConsensusEffect]:
         """Put the voter set of this number in force, as a committed round says."""
         if number == self.voter_set.number:
             return []
@@ -404,9 +404,9 @@ class Election:
             return self.me in voters
         return self.me == min(peer for peer in voters if peer == self.me or peer in living)
 
-    def _open_poll(self, term: int, *, pre: bool) -> list[Out]:
+    def _open_poll(self, term: int, *, pre: bool) -> list[ConsensusEffect]:
         clock, timing = self._clock, self._timing
-        out: list[Out] = [] if pre else self._adopt(term, self.me)
+        out: list[ConsensusEffect] = [] if pre else self._adopt(term, self.me)
         until = clock + (timing.pre_poll if pre else self._lengthened(timing.poll))
         poll = Poll(term, pre, self.voter_set, clock, until, clock)
         mine = b"" if pre else self._sign(vote_text(self.scope, self.me, term, poll.voter_set.number, self.me))
@@ -416,7 +416,7 @@ class Election:
             self._candidacy, self._tries = poll, self._tries + 1
         return [*out, *(self._count_votes(poll) or self._repeat_requests())]
 
-    def _repeat_requests(self) -> list[Out]:
+    def _repeat_requests(self) -> list[ConsensusEffect]:
         poll = self._poll
         assert poll is not None, "there is something to ask"
         if self._clock >= poll.until:
@@ -438,7 +438,7 @@ class Election:
                 return replace(poll, term=term + 1, since=self._clock, granted={self.me: b""}, refused=set())
         return poll
 
-    def _count_votes(self, poll: Poll) -> list[Out]:
+    def _count_votes(self, poll: Poll) -> list[ConsensusEffect]:
         if not poll.voter_set.carried(poll.granted):
             return []
         if poll.pre:
@@ -475,7 +475,7 @@ class Election:
         self._deadline = max(self._deadline, self._clock + self._timing.deference + self._drawn(self._timing.jitter))
         return True
 
-    def _back_off(self) -> list[Out]:
+    def _back_off(self) -> list[ConsensusEffect]:
         """End the poll without a result; the next one begins after a random wait."""
         self._poll = None
         self._deadline = self._clock + self._drawn(2 * self._timing.jitter)
@@ -483,7 +483,7 @@ class Election:
 
     # ------------------------------------------------------------------------------------------- coordinating, terms
 
-    def _keep_leading(self) -> list[Out]:
+    def _keep_leading(self) -> list[ConsensusEffect]:
         recent = {peer for peer, when in self._answered.items() if self._clock - when <= self._timing.quorum}
         ahead = {peer for peer, term in self._ahead.items() if term > self.hard_state.term}
         if self.voter_set.carried(recent - ahead - self._ended_processes | {self.me}):
@@ -501,7 +501,7 @@ class Election:
             self._lost = None
             self._lengthen_lease(self._timing.longest)
 
-    def _probe_coordinator(self) -> list[Out]:
+    def _probe_coordinator(self) -> list[ConsensusEffect]:
         """Send a message to a silent coordinator: if its process has ended, its machine refuses the connection."""
         if self.coordinator is None or self.coordinator in self._ended_processes or self._clock < self._asks:
             return []
@@ -536,7 +536,7 @@ class Election:
         """Return whether a coordinator of this earlier term can be followed."""
         return self.coordinator is None and term >= self.progress.term
 
-    def _heartbeats(self) -> list[Out]:
+    def _heartbeats(self) -> list[ConsensusEffect]:
         assert self._certificate is not None, "only a coordinator has a heartbeat"
         self._next_beat = self._clock + self._timing.beat
         full = Heartbeat(self._certificate, self.progress)
@@ -548,12 +548,12 @@ class Election:
         replied = self._replied.get(peer)
         return replied is not None and self._clock - replied <= self._timing.known and self._reads_short(peer)
 
-    def _step_down(self) -> list[Out]:
+    def _step_down(self) -> list[ConsensusEffect]:
         self._certificate = self._poll = self.coordinator = None
         self._deadline = self._wait()
         return [LeaderChanged(self.hard_state.term, None)]
 
-    def _end_outdated_term(self) -> list[Out]:
+    def _end_outdated_term(self) -> list[ConsensusEffect]:
         """End a coordinator's term, since its roster counts no longer: it stands at once, and nobody waits for it."""
         led, down = self.leading, self._step_down()
         self._received = self._clock - self._timing.longest
@@ -561,9 +561,9 @@ class Election:
             self._deadline = self._clock
         return down
 
-    def _adopt(self, term: int, voted: str) -> list[Out]:
+    def _adopt(self, term: int, voted: str) -> list[ConsensusEffect]:
         """Enter this term durably; within the same term a vote that was given stays."""
-        out: list[Out] = []
+        out: list[ConsensusEffect] = []
         if term > self.hard_state.term:
             self._votes, self._candidacy = {}, None
             self._deferred.clear()
@@ -578,7 +578,7 @@ class Election:
             out.append(PersistConsensus(hard_state))
         return out
 
-    def _end_term(self, sender: str, leader_certificate: LeaderCertificate) -> list[Out]:
+    def _end_term(self, sender: str, leader_certificate: LeaderCertificate) -> list[ConsensusEffect]:
         """End a term with two coordinators: a voter voted twice. Neither is followed; the next term decides."""
         text = f"coordinates in term {leader_certificate.term}, as {self.coordinator} does"
         doubles = self._note_votes((author for author, _ in leader_certificate.votes), sender)
@@ -588,7 +588,7 @@ class Election:
         self._back_off()
         return [Rejection("two_coordinators", text, sender), *doubles, *down]
 
-    def _note_votes(self, voters: Iterable[str], candidate: str) -> list[Out]:
+    def _note_votes(self, voters: Iterable[str], candidate: str) -> list[ConsensusEffect]:
         """Note votes of this term; return a rejection for each voter that has voted for two candidates."""
         return [
             Rejection(
@@ -635,7 +635,7 @@ class Election:
         text = f"{does} under roster {roster}, and two voters or more have changed until roster {self.voter_set.number}"
         return Rejection("stale_roster", text, sender)
 
-    def _term_jump(self, sender: str, term: int) -> list[Out]:
+    def _term_jump(self, sender: str, term: int) -> list[ConsensusEffect]:
         if term <= self.hard_state.term + TERM_JUMP_MAX:
             return []
         return [Rejection("term_jump", f"term {term} after {self.hard_state.term}", sender)]
@@ -658,7 +658,7 @@ class Election:
     def _refusal(self, sender: str, vote_request: VoteRequest) -> SendConsensus:
         return SendConsensus(sender, VoteReply(self.hard_state.term, vote_request.pre, False, b""))
 
-    def _stale(self, sender: str, term: int) -> list[Out]:
+    def _stale(self, sender: str, term: int) -> list[ConsensusEffect]:
         text = f"coordinates in term {term}, but the term is {self.hard_state.term}"
         return [Rejection("stale_term", text, sender), self._heartbeat_reply(sender)]
 

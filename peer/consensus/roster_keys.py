@@ -28,10 +28,10 @@ from fedpeer.gossip.claims import Verify
 from fedpeer.peer.state.node_state import NodeState
 from fedpeer.peer.state.voters import with_keys
 from fedpeer.peer.wire.consensus_messages import VoterSet
-from fedpeer.peer.wire.roster import Entry, Roster, from_bytes
+from fedpeer.peer.wire.roster import Roster, RosterEntry, from_bytes
 
 #: Returns whether the peer of an entry signed a text with the key that the entry names: (entry, text, signature).
-VerifyBy = Callable[[Entry, bytes, bytes], bool]
+VerifyBy = Callable[[RosterEntry, bytes, bytes], bool]
 
 
 class RosterKeys:
@@ -69,7 +69,7 @@ class RosterKeys:
         roster = self._roster(voter_set.number)
         return voter_set if roster is None else with_keys(voter_set, roster)
 
-    def _entry(self, author: str, number: int) -> Entry | None:
+    def _entry(self, author: str, number: int) -> RosterEntry | None:
         """Return the entry that names the author's key: that of this roster, else of the newest one before it."""
         roster = self._roster(number)
         if roster is None:  # a state of an early release has no texts

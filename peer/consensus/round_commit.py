@@ -38,11 +38,11 @@ from fedpeer.peer.wire.consensus_messages import (
     Commit,
     CommitState,
     ConsensusContent,
+    ConsensusEffect,
     CountUpdate,
     Fetch,
     Heartbeat,
     HeartbeatReply,
-    Out,
     PersistConsensus,
     Progress,
     Proposal,
@@ -94,7 +94,7 @@ class RoundCommit:
 
     # ---------------------------------------------------------------------------------------------------- what happens
 
-    def tick(self, now: int, living: Collection[str], *, stands: bool = True) -> list[Out]:
+    def tick(self, now: int, living: Collection[str], *, stands: bool = True) -> list[ConsensusEffect]:
         """Advance to tick `now`; `living` and `stands` as for the election."""
         out = self._led(self.election.tick(now, living, stands=stands))
         beats = {
@@ -104,7 +104,7 @@ class RoundCommit:
         }
         return [*out, *self._proposals(beats)]
 
-    def received(self, sender: str, message: ConsensusContent) -> list[Out]:
+    def received(self, sender: str, message: ConsensusContent) -> list[ConsensusEffect]:
         """Handle a message of another member."""
         match message:
             case VoteRequest():
@@ -128,20 +128,20 @@ class RoundCommit:
             case Commit(certificate):
                 return self._on_commit(sender, certificate)
 
-    def holds(self, digest: bytes) -> list[Out]:
+    def holds(self, digest: bytes) -> list[ConsensusEffect]:
         """Note that the model with this digest is durable here, and handle the message that waits for it."""
         if digest not in self._durable:
             self._durable.append(digest)
         waiting = self._waiting.pop(digest, None)
         return self.received(*waiting) if waiting else []
 
-    def propose(self, digest: bytes) -> list[Out]:
+    def propose(self, digest: bytes) -> list[ConsensusEffect]:
         """Propose the model with this digest, which this coordinator made for the round and which is durable here."""
         assert self.gathering, "who proposes coordinates, and has not proposed yet"
         proposal = Proposal(self.election.hard_state.term, self.holding.round + 1, self._next_roster(), digest)
         return self._issue(proposal)
 
-    def on_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[Out]:
+    def on_update(self, sender: str, term: int, round_: int, digest: bytes) -> list[ConsensusEffect]:
         """Count a member's update (with this digest) for a round of this term, or reject it."""
         if not self.election.leading or term != self.election.hard_state.term:
             text = f"an update for term {term}, but the term is {self.election.hard_state.term}"
@@ -162,13 +162,13 @@ class RoundCommit:
         """Remember the voter set of another roster; a coordinator proposes it when its turn comes."""
         self.election.announce(voter_set)
 
-    def abstain(self) -> list[Out]:
+    def abstain(self) -> list[ConsensusEffect]:
         """Coordinate no more and stand no more, until this peer votes again."""
         return self._led(self.election.abstain())
 
     # ------------------------------------------------------------------------------------------------ the coordinator's
 
-    def _led(self, out: list[Out]) -> list[Out]:
+    def _led(self, out: list[ConsensusEffect]) -> list[ConsensusEffect]:
         """Return the election's outputs, and those that follow if this peer began or ceased to coordinate."""
         term = self.election.hard_state.term if self.election.leading else 0
         if term == self._term_led:
@@ -177,7 +177,7 @@ class RoundCommit:
         self._close()
         return [*out, *self._finish(term)] if term else out
 
-    def _finish(self, term: int) -> list[Out]:
+    def _finish(self, term: int) -> list[ConsensusEffect]:
         """Propose again the proposal that this peer accepted in an earlier term: it may be in force."""
         accepted = self.holding.accepted
         return self._issue(replace(accepted, term=term)) if accepted else []
@@ -186,23 +186,23 @@ class RoundCommit:
         self._open = None
         self._accepted, self._updates = {}, {}
 
-    def _issue(self, proposal: Proposal) -> list[Out]:
+    def _issue(self, proposal: Proposal) -> list[ConsensusEffect]:
         self._open = proposal
         self._accepted = {self.election.me: self._signature(proposal)}
         return [*self._accept(proposal), *self._proposals(self.election.audience), *self._counted()]
 
-    def _proposals(self, to: Collection[str]) -> list[Out]:
+    def _proposals(self, to: Collection[str]) -> list[ConsensusEffect]:
         if self._open is None:
             return []
         missing = self._acceptors(self._open).intersection(to) - self._accepted.keys()
         return [SendConsensus(peer, Propose(self._open)) for peer in sorted(missing)]
 
-    def _counted(self) -> list[Out]:
+    def _counted(self) -> list[ConsensusEffect]:
         if self._open is None or not self._carried(self._open, self._accepted, after=True):
             return []
         return self._apply(Certificate(self._open, tuple(sorted(self._accepted.items()))))
 
-    def _on_accept(self, sender: str, accept: Accept) -> list[Out]:
+    def _on_accept(self, sender: str, accept: Accept) -> list[ConsensusEffect]:
         proposal = self._open
         if proposal is None or (accept.term, accept.round) != (proposal.term, proposal.round):
             return []
@@ -222,7 +222,7 @@ class RoundCommit:
 
     # ----------------------------------------------------------------------------------------------------- everybody's
 
-    def _on_propose(self, sender: str, proposal: Proposal) -> list[Out]:
+    def _on_propose(self, sender: str, proposal: Proposal) -> list[ConsensusEffect]:
         term, holding = self.election.hard_state.term, self.holding
         if proposal.term > term + TERM_JUMP_MAX:
             return [Rejection("term_jump", f"a proposal of term {proposal.term} after {term}", sender)]
@@ -251,7 +251,7 @@ class RoundCommit:
             return []
         return [*self._accept(proposal), SendConsensus(sender, Accept(term, proposal.round, self._signature(proposal)))]
 
-    def _on_commit(self, sender: str, certificate: Certificate) -> list[Out]:
+    def _on_commit(self, sender: str, certificate: Certificate) -> list[ConsensusEffect]:
         proposal, holding = certificate.proposal, self.holding
         if proposal.term > self.election.hard_state.term + TERM_JUMP_MAX:
             return [
@@ -279,15 +279,15 @@ class RoundCommit:
         if self._has(proposal.digest):
             return self._apply(certificate)
         gap = proposal.round > holding.round + 1
-        late: list[Out] = (
+        late: list[ConsensusEffect] = (
             [Rejection("round_gap", f"round {proposal.round} after {holding.round}", sender)] if gap else []
         )
         return [*late, *self._wait_for(proposal.digest, sender, Commit(certificate))]
 
-    def _accept(self, proposal: Proposal) -> list[Out]:
+    def _accept(self, proposal: Proposal) -> list[ConsensusEffect]:
         return [] if proposal == self.holding.accepted else self._hold(replace(self.holding, accepted=proposal))
 
-    def _apply(self, certificate: Certificate) -> list[Out]:
+    def _apply(self, certificate: Certificate) -> list[ConsensusEffect]:
         """Apply a committed round; the coordinator sends its certificate to all members."""
         proposal = certificate.proposal
         out = [
@@ -300,17 +300,17 @@ class RoundCommit:
             out += [SendConsensus(peer, Commit(certificate)) for peer in self.election.audience]
         return [*out, *self._led(self.election.enforce(proposal.roster))]
 
-    def _hold(self, holding: CommitState) -> list[Out]:
+    def _hold(self, holding: CommitState) -> list[ConsensusEffect]:
         self.holding = holding
         self.election.progress = holding.progress
         return [PersistConsensus(holding)]
 
-    def _help(self, peer: str, progress: Progress) -> list[Out]:
+    def _help(self, peer: str, progress: Progress) -> list[ConsensusEffect]:
         """Return the newest certificate for a peer that is behind."""
         applied = self.holding.applied
         return [SendConsensus(peer, Commit(applied))] if applied and progress.applied < applied.proposal.round else []
 
-    def _wait_for(self, digest: bytes, holder: str, message: Propose | Commit) -> list[Out]:
+    def _wait_for(self, digest: bytes, holder: str, message: Propose | Commit) -> list[ConsensusEffect]:
         self._waiting[digest] = holder, message
         if len(self._waiting) > MODELS_MAX:
             del self._waiting[next(iter(self._waiting))]
@@ -331,7 +331,7 @@ class RoundCommit:
     def _acceptors(self, proposal: Proposal) -> frozenset[str]:
         return self.election.known[proposal.roster].voters | self.election.voter_set.voters
 
-    def _goes_back(self, sender: str, proposal: Proposal) -> list[Out]:
+    def _goes_back(self, sender: str, proposal: Proposal) -> list[ConsensusEffect]:
         """Return the rejection of a later round that names an earlier roster than the applied one; else nothing."""
         now = self.holding.roster
         if self.holding.round == 0 or proposal.roster >= now:

@@ -48,13 +48,13 @@ from fedpeer.peer.wire.consensus_messages import (
     Accept,
     ApplyModel,
     CommitState,
+    ConsensusEffect,
     CountUpdate,
     Fetch,
     HardState,
     Heartbeat,
     HeartbeatReply,
     LeaderChanged,
-    Out,
     PersistConsensus,
     Scope,
     SendConsensus,
@@ -454,7 +454,7 @@ class RoundConsensus:
 
     # ---------------------------------------------------------------------------------------------- the machine's words
 
-    def _do(self, outs: Iterable[Out]) -> None:
+    def _do(self, outs: Iterable[ConsensusEffect]) -> None:
         """Turn the machine's outputs into effects, in their order."""
         state = self.state
         for out in outs:
@@ -509,7 +509,7 @@ class RoundConsensus:
         else:
             self.state.refuse(code, peer, text, group=self.group)
 
-    def _take(self, peer: str, update: Update, outs: Iterable[Out]) -> None:
+    def _take(self, peer: str, update: Update, outs: Iterable[ConsensusEffect]) -> None:
         """Count an update or reject it, as the machine says, and answer its sender."""
         state, refused = self.state, False
         for out in outs:

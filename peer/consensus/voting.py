@@ -44,10 +44,10 @@ from fedpeer.peer.wire.consensus_messages import (
     Certificate,
     Commit,
     ConsensusContent,
+    ConsensusEffect,
     HardState,
     Heartbeat,
     LeaderCertificate,
-    Out,
     Signatures,
     VoterSet,
     acceptance_text,
@@ -87,7 +87,7 @@ def signed(message: ConsensusContent) -> tuple[int, Signatures]:
     return 0, ()
 
 
-def unproven_vote(out: Out) -> TypeGuard[Rejection]:
+def unproven_vote(out: ConsensusEffect) -> TypeGuard[Rejection]:
     """Return whether this output rejects a signature."""
     return isinstance(out, Rejection) and out.code == "bad_signature"
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection
 
-from fedpeer.gossip.proofs import Signed, Way
+from fedpeer.gossip.proofs import ChannelEnd, Signed
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing, TransferDecision, brought, judge
 from fedpeer.peer.node.admission import may_precede, weight_limits, weight_refusal
 from fedpeer.peer.node.reminders import channel_signature, is_signed
@@ -172,7 +172,7 @@ def acknowledge(state: NodeState, peer: str, group: str) -> None:
     state.send(peer, ack)
 
 
-def _unlike(state: NodeState, peer: str, group: str, way: Way, signed: Signed, total: float) -> str | None:
+def _unlike(state: NodeState, peer: str, group: str, way: ChannelEnd, signed: Signed, total: float) -> str | None:
     """Return the code of a rejection if a neighbor's signed channel state contradicts ours; None if it does not."""
     if not is_signed(state, peer, group, way, signed):
         return "bad_signature"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedpeer.gossip.membership import MemberChange, OtherSelf, Out, SendProbe
+from fedpeer.gossip.membership import MemberChange, MembershipEffect, OtherSelf, SendProbe
 from fedpeer.gossip.outcomes import ClaimRejection
 from fedpeer.peer.node.reminders import other_self
 from fedpeer.peer.state.neighbors import DOUBT_TICKS
@@ -11,7 +11,7 @@ from fedpeer.peer.wire.messages import Ping, PingRequest, Pong
 from fedpeer.rejection import Rejection
 
 
-def attend(state: NodeState, outs: list[Out]) -> None:
+def attend(state: NodeState, outs: list[MembershipEffect]) -> None:
     """Carry out the outputs of membership."""
     for out in outs:
         match out:

@@ -87,7 +87,7 @@ _GENERATION_LEAP = 2**31
 
 
 @dataclass(frozen=True)
-class Moment:
+class RestorePoint:
     """Durable state and groups from which a node goes on (`Node.again`); `started`: it had taken its first step."""
 
     durable: DurableState
@@ -202,11 +202,11 @@ class Node:
             self.state.others.policies[other] = policy_of(self.state, other)
         return self.state.others.policies[other]
 
-    def moment(self) -> Moment:
+    def moment(self) -> RestorePoint:
         """Return a copy of all that must survive; later steps do not change it."""
-        return Moment(self.durable.copy(), self.state.peer_groups, self.phase != "starting")
+        return RestorePoint(self.durable.copy(), self.state.peer_groups, self.phase != "starting")
 
-    def again(self, moment: Moment) -> Node:
+    def again(self, moment: RestorePoint) -> Node:
         """Return this peer as if its process had been killed at that moment and started again.
 
         This node must not be used any more.

@@ -24,7 +24,7 @@ from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.contract import (
     EARLIER,
     EARLIER_OF_SLICES,
-    Contract,
+    ContractFields,
     HeldContract,
     contract_digest,
     contract_of,
@@ -240,7 +240,7 @@ def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text:
     return f"{', '.join(changed)} would be averaged by a coordinator, or by none any more" if changed else ""
 
 
-def _lists_all(wanted: Contract, after: Contract) -> bool:
+def _lists_all(wanted: ContractFields, after: ContractFields) -> bool:
     """Return whether a contract lists all earlier wire encodings that it has to list."""
     own, found = (each.get(EARLIER_OF_SLICES, {}) for each in (wanted, after))
     lists = [(wanted.get(EARLIER, ()), after.get(EARLIER, ())), *((own[name], found.get(name, ())) for name in own)]

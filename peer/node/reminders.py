@@ -14,10 +14,10 @@ from __future__ import annotations
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.proofs import (
     LIFE_AHEAD_MAX,
+    ChannelEnd,
     ChannelProof,
     GenerationProof,
     Signed,
-    Way,
     channel_text,
     generation_text,
 )
@@ -43,7 +43,7 @@ def own_signature(state: NodeState) -> bytes:
     return state.starts.signature[1]
 
 
-def channel_signature(state: NodeState, peer: str, group: str, way: Way, number: int, weight: float) -> bytes:
+def channel_signature(state: NodeState, peer: str, group: str, way: ChannelEnd, number: int, weight: float) -> bytes:
     """Return the signature (64 bytes) of this peer's place on a channel to or from `peer`.
 
     b"" if `peer` speaks a version of the wire without signatures.
@@ -55,7 +55,7 @@ def channel_signature(state: NodeState, peer: str, group: str, way: Way, number:
     return state.sign(channel_text(_federation(state), group, *ends, way, number, weight))
 
 
-def is_signed(state: NodeState, peer: str, group: str, way: Way, signed: Signed) -> bool:
+def is_signed(state: NodeState, peer: str, group: str, way: ChannelEnd, signed: Signed) -> bool:
     """Return whether `peer` signed this state of a channel between the two, under their present incarnations."""
     durable = state.durable
     ends = (peer, durable.met.get(peer, 0)), (state.me, durable.incarnation)
@@ -133,7 +133,7 @@ def _less(number: int, weight: float, signed: Signed) -> bool:
     return number < signed.number or (number == signed.number and weight != signed.weight)
 
 
-def _proof(group: str, way: Way, signed: Signed) -> ChannelProof:
+def _proof(group: str, way: ChannelEnd, signed: Signed) -> ChannelProof:
     return ChannelProof(group=group, way=way, number=signed.number, weight=signed.weight, signature=signed.signature)
 
 

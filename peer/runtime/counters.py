@@ -35,7 +35,7 @@ class Curve:
 
 
 @dataclass(slots=True)
-class Amount:
+class _Amount:
     """Messages and bytes in one direction."""
 
     messages: int = 0
@@ -59,8 +59,8 @@ class DurationSummary:
 class TrafficCounter:
     """Messages and bytes in both directions."""
 
-    sent: Amount = field(default_factory=Amount)
-    received: Amount = field(default_factory=Amount)
+    sent: _Amount = field(default_factory=_Amount)
+    received: _Amount = field(default_factory=_Amount)
 
     def as_json(self) -> dict[str, int]:
         """Return the four numbers by name."""

@@ -25,7 +25,7 @@ from fedpeer.peer.runtime.certificates import peer_certificate, pem
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract
 from fedpeer.peer.runtime.roster_history import history_file, read_history, rosters_in, texts_of
 from fedpeer.peer.wire.json_text import parse_json
-from fedpeer.peer.wire.roster import Entry, Roster, RosterError, admit, from_bytes, to_bytes
+from fedpeer.peer.wire.roster import Roster, RosterEntry, RosterError, admit, from_bytes, to_bytes
 from fedpeer.peer.wire.signed_contract import SignedContract, contract_bytes, contract_from
 
 #: Delay in seconds of the answer to a wrong secret, the first and the longest, and the number of wrong secrets from all
@@ -203,7 +203,7 @@ class Invitation:
         host = PeerUrl.read(self.address).host
         signer = self.authority.identity.key
         certificate = peer_certificate(self.authority.certificate, signer, self.peer, key, host)
-        entry = Entry(id=self.peer, key=key.public_bytes_raw(), address=self.address, models=self.models)
+        entry = RosterEntry(id=self.peer, key=key.public_bytes_raw(), address=self.address, models=self.models)
         try:
             federation = (self.authority.folder / "federation.yaml").read_text(encoding="utf-8")
             roster = self.authority.folder / "roster.json"

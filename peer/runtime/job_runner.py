@@ -17,7 +17,7 @@ from fedpeer.learning import models
 from fedpeer.learning.holdings import Outfit
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.runtime.prepared import Prepared, trainer_of
-from fedpeer.peer.runtime.status import Status, Timed
+from fedpeer.peer.runtime.status import Status, TimedWork
 from fedpeer.peer.state.events import (
     AggregateUpdates,
     Evaluate,
@@ -118,7 +118,7 @@ class JobRunner:
         return replace(evaluated, metrics=found.values)
 
 
-_TIMED: dict[type[Work], Timed] = {
+_TIMED: dict[type[Work], TimedWork] = {
     Train: "train",
     Evaluate: "evaluate",
     TrainClient: "train",

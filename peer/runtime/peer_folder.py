@@ -26,7 +26,7 @@ from fedpeer.config.peer_file import DataSettings
 from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, write_private
 from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.runtime.invitation import Admission, Token
-from fedpeer.peer.wire.roster import Entry, Roster, sign, to_bytes
+from fedpeer.peer.wire.roster import Roster, RosterEntry, sign, to_bytes
 from fedpeer.runs.disk import replacing
 
 #: Most addresses of other peers in a new peer's file. One that answers is enough; with three, two may be down.
@@ -83,7 +83,7 @@ def make_federation(folder: Path, name: str, federation: str, peers: Sequence[Ne
     with new_folder(folder) as place:
         key, authority = create_authority(place, name)
         own = {each.id: Ed25519PrivateKey.generate() for each in peers}
-        entries = tuple(Entry(id=each.id, key=_public(own[each.id]), address=each.address) for each in peers)
+        entries = tuple(RosterEntry(id=each.id, key=_public(own[each.id]), address=each.address) for each in peers)
         roster = sign(Roster(federation=name, authority=_public(key), number=1, entries=entries), key)
         (place / "federation.yaml").write_text(federation, encoding="utf-8")
         (place / "roster.json").write_bytes(to_bytes(roster))

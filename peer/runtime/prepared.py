@@ -37,7 +37,7 @@ from fedpeer.peer.runtime.roster_file import RosterFile
 from fedpeer.peer.runtime.roster_history import history_file, read_history
 from fedpeer.peer.runtime.secret import secret_in
 from fedpeer.peer.runtime.status import About, Status
-from fedpeer.peer.wire.roster import Entry, Roster, RosterError, sign_statement, verify_statement
+from fedpeer.peer.wire.roster import Roster, RosterEntry, RosterError, sign_statement, verify_statement
 from fedpeer.runs.trackers.registry import check_installed
 from fedpeer.version import __version__
 
@@ -228,7 +228,7 @@ def signatures(prepared: Prepared, members: RosterFile) -> tuple[Sign, VerifyBy]
         )
     key, federation = prepared.identity.key, members.roster.federation_id
 
-    def verify_by(entry: Entry, text: bytes, signature: bytes) -> bool:
+    def verify_by(entry: RosterEntry, text: bytes, signature: bytes) -> bool:
         return verify_statement("claim", federation, text, entry.key, signature)
 
     return lambda text: sign_statement(key, "claim", federation, text), verify_by

@@ -62,8 +62,8 @@ COUNTERS = (
 )
 #: What is timed: a durable save, the local steps of a round, an evaluation; in coordinated rounds also closing one as
 #: its coordinator, and settling the client's state after it.
-Timed = Literal["save", "train", "evaluate", "close", "settle"]
-TIMED: tuple[Timed, ...] = get_args(Timed)
+TimedWork = Literal["save", "train", "evaluate", "close", "settle"]
+TIMED: tuple[TimedWork, ...] = get_args(TimedWork)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -261,7 +261,7 @@ class Status:
         own = self._of_group.get(group)
         return [self._all] if own is None else [self._all, own]
 
-    def took(self, what: Timed, seconds: float) -> None:
+    def took(self, what: TimedWork, seconds: float) -> None:
         """Add the duration of a save, a round's training, an evaluation, or the end of a round."""
         timing = self._timings[what]
         timing.count += 1

@@ -35,7 +35,7 @@ Chunks: TypeAlias = Callable[[], Awaitable[bytes | memoryview]]
 #: Takes a message, by its length and bytes, and returns what to answer.
 Receive: TypeAlias = Callable[[int, Chunks], Awaitable[bytes]]
 #: Takes a stream that the other side begins, whether it is to be carried, and the named peer; returns why it refuses.
-Begun: TypeAlias = Callable[["TwoWayLink", Stream, bool, str], str]
+_Begun: TypeAlias = Callable[["TwoWayLink", Stream, bool, str], str]
 Socket: TypeAlias = web.WebSocketResponse | ClientWebSocketResponse
 
 #: Bytes of a piece: some 10 ms on a link of 100 Mbit/s. With half as many each side needs a tenth more time.
@@ -87,7 +87,7 @@ class TwoWayLink:
         limits: Limits,
         *,
         opened: bool,
-        begun: Begun = refuse_stream,
+        begun: _Begun = refuse_stream,
     ) -> None:
         self.opened = opened
         self._socket, self._receive, self._strange = socket, receive, strange

@@ -26,7 +26,7 @@ from fedpeer.gossip.claims import Claim
 from fedpeer.gossip.tensor_bytes import Bytes
 from fedpeer.peer.wire.framing import pack
 from fedpeer.peer.wire.message_policy import MessagePolicy
-from fedpeer.peer.wire.message_spec import NO_TAIL, About, Envelope, ParsedMetadata, about, admitted, layout_of
+from fedpeer.peer.wire.message_spec import NO_TAIL, Envelope, MessageSubject, ParsedMetadata, about, admitted, layout_of
 from fedpeer.peer.wire.messages import KINDS, SENTENCE, Message, RejectMessage, RosterNews, spoken_in
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.versions import NEWEST, VERSIONS
@@ -203,7 +203,7 @@ def _tail_bytes_max(policy: MessagePolicy) -> int:
     us = {policy.me} if policy.other is None else {policy.me, policy.other}
     groups = [each for each in policy.groups.values() if us <= each.members]
     consensus_by_group = [each for each in policy.consensus_by_group.values() if us <= each.members]
-    shared: dict[About, list[Any]] = {
+    shared: dict[MessageSubject, list[Any]] = {
         "nothing": [None],
         "group": groups,
         "consensus group": consensus_by_group,

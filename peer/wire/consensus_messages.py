@@ -334,4 +334,4 @@ class CountUpdate:
     digest: bytes
 
 
-Out = PersistConsensus | SendConsensus | LeaderChanged | Fetch | ApplyModel | CountUpdate | Rejection
+ConsensusEffect = PersistConsensus | SendConsensus | LeaderChanged | Fetch | ApplyModel | CountUpdate | Rejection

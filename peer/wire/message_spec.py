@@ -35,7 +35,7 @@ When = Literal["handshake", "any time", "met", "channel"]
 #: group             an averaging group
 #: consensus group   a group that learns by coordinated rounds
 #: either group      a consensus group if there is one of this name, else an averaging group
-About = Literal["nothing", "group", "consensus group", "either group"]
+MessageSubject = Literal["nothing", "group", "consensus group", "either group"]
 #: Buffers for tails that have arrived and are not processed yet, for each sender and group.
 #:
 #: kept      buffers for a channel's window, which are kept for the next transfers
@@ -107,7 +107,7 @@ class MessageSpec:
     number: int
     since: int = OLDEST
     when: When
-    about: About = "nothing"
+    about: MessageSubject = "nothing"
     tail: Tail = NO_TAIL
     from_neighbors: bool = False
     from_authority: bool = False
@@ -239,7 +239,7 @@ def _misdirected(parsed: ParsedMetadata, policy: MessagePolicy) -> Rejection | N
     return about(parsed, "stale_incarnation", f"to incarnation {named}; ours is {own}")
 
 
-def _known(what: About, group: str, policy: MessagePolicy) -> GroupSpec | ConsensusSpec | None:
+def _known(what: MessageSubject, group: str, policy: MessagePolicy) -> GroupSpec | ConsensusSpec | None:
     if what == "consensus group" or (what == "either group" and group in policy.consensus_by_group):
         return policy.consensus_by_group.get(group)
     return policy.groups.get(group)

@@ -17,7 +17,7 @@ from typing import Annotated, ClassVar, get_args
 from torch import Tensor
 
 from fedpeer.config.capacity import ADDRESS_LETTERS_MAX, GROUP_LETTERS_MAX, NAME_LETTERS_MAX
-from fedpeer.gossip.claims import STATEMENTS, VERDICTS, Advert, Claim, well_formed
+from fedpeer.gossip.claims import CLAIMS_MAX, STATEMENTS, VERDICTS, Advert, Claim, well_formed
 from fedpeer.gossip.proofs import ChannelProof, GenerationProof
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.wire.consensus_messages import ConsensusContent
@@ -49,8 +49,6 @@ from fedpeer.rejection import Rejection
 
 #: Most channel proofs in one reminder.
 _CHANNEL_PROOFS_MAX = 4
-#: Most claims that are piggybacked on a membership message.
-CLAIMS_MAX = 8
 #: Most bytes of a contract's text; a federation file of a thousand lines has about 40,000.
 CONTRACT_BYTES_MAX = 1 << 16
 
@@ -98,7 +96,7 @@ _NUMBERED_TRANSFER = inlined(
     payload=Shape(),
 )
 
-Group = Annotated[str, _GROUP]
+GroupName = Annotated[str, _GROUP]
 Number = Annotated[int, _NUMBER]
 First = Annotated[int, _FIRST]
 Count = Annotated[int, _COUNT]
@@ -122,7 +120,7 @@ class ChannelState:
     made_weight, taken_weight   sums of the push-sum weights of all transfers made, and of all taken
     """
 
-    group: Group
+    group: GroupName
     made: Number
     acked: Number
     taken: Number
@@ -207,7 +205,7 @@ class Transfer:
         buffers="kept",
     )
 
-    group: Group
+    group: GroupName
     share: Annotated[NumberedTransfer, _NUMBERED_TRANSFER]
     total: _Total = 0.0
     signature: _Signature = b""
@@ -224,7 +222,7 @@ class Ack:
 
     spec: ClassVar = MessageSpec(number=4, when="channel", about="either group", learning=True)
 
-    group: Group
+    group: GroupName
     taken: Number
     round: Number
     total: _Total = 0.0
@@ -274,7 +272,7 @@ class ValueRequest:
 
     spec: ClassVar = MessageSpec(number=8, when="met", about="group")
 
-    group: Group
+    group: GroupName
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,7 +281,7 @@ class Value:
 
     spec: ClassVar = MessageSpec(number=9, when="met", about="group", tail=ValueTail())
 
-    group: Group
+    group: GroupName
     round: Number
     value_D: Annotated[Tensor, Shape()]
 
@@ -355,7 +353,7 @@ class ConsensusMessage:
         buffers="several",
     )
 
-    group: Group
+    group: GroupName
     message: Annotated[ConsensusContent, CONSENSUS_CONTENT]
 
 
@@ -374,7 +372,7 @@ class Update:
         number=13, when="met", about="consensus group", tail=UpdateTail(), learning=True, of_group=True
     )
 
-    group: Group
+    group: GroupName
     term: First
     round: First
     digest: _Digest
@@ -388,7 +386,7 @@ class ModelRequest:
 
     spec: ClassVar = MessageSpec(number=14, when="met", about="consensus group", learning=True)
 
-    group: Group
+    group: GroupName
     digest: _Digest
 
 
@@ -404,7 +402,7 @@ class ModelReply:
         number=15, when="met", about="consensus group", tail=ContentTail(), learning=True, of_group=True
     )
 
-    group: Group
+    group: GroupName
     digest: _Digest
     content: Annotated[bytes, NotInMetadata()]
 

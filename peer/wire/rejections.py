@@ -16,7 +16,7 @@ from typing import Literal
 #: s suspicious: ten in a minute pause the edge.
 #: x: closes the edge at once.
 #: o operational: a problem of our own machine; nobody is rejected.
-Kind = Literal["h", "s", "x", "o"]
+_Kind = Literal["h", "s", "x", "o"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +32,7 @@ class RejectionCode:
 
     code: str
     ids: tuple[str, ...]
-    kind: Kind
+    kind: _Kind
     log: str
     advice: str
 

@@ -22,16 +22,14 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey, Ed25519PublicKey
 
 from fedpeer.config.address import PeerUrl
+from fedpeer.config.capacity import NAME_LETTERS_MAX
 from fedpeer.config.peer_id import is_id
 from fedpeer.peer.wire.json_text import parse_json
+from fedpeer.peer.wire.wire_types import NUMBER_MAX
 
 #: Most bytes of a roster. An entry takes 200 to 300, so there is room for some 4,000 peers; an untrusted megabyte is
 #: parsed in a few milliseconds, and only after its length was checked.
 ROSTER_BYTES_MAX = 1 << 20
-#: Names of federations and partial models are for people; `federation.yaml` has the same limit.
-NAME_LETTERS_MAX = 100
-#: Numbers are signed 64-bit integers.
-NUMBER_MAX = (1 << 63) - 1
 KEY_BYTES, SIGNATURE_BYTES = 32, 64
 #: First lines of a roster's encoding, with its authority, and the last line, with the signature.
 _HEAD = re.compile(rb'\{\n "federation": "(?:[^"\\\n]|\\.){1,1200}",\n "authority": "([0-9a-f]{64})",\n')
@@ -50,7 +48,7 @@ class RosterError(Exception):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Entry:
+class RosterEntry:
     """One peer of a roster.
 
     id        its id
@@ -82,7 +80,7 @@ class Roster:
     federation: str
     authority: bytes
     number: int
-    entries: tuple[Entry, ...]
+    entries: tuple[RosterEntry, ...]
     revoked: tuple[bytes, ...] = ()
     signature: bytes = bytes(SIGNATURE_BYTES)
 
@@ -91,11 +89,11 @@ class Roster:
         return federation_id(self.authority)
 
     @cached_property
-    def by_id(self) -> Mapping[str, Entry]:
+    def by_id(self) -> Mapping[str, RosterEntry]:
         return {entry.id: entry for entry in self.entries}
 
     @cached_property
-    def by_key(self) -> Mapping[bytes, Entry]:
+    def by_key(self) -> Mapping[bytes, RosterEntry]:
         return {entry.key: entry for entry in self.entries}
 
 
@@ -138,7 +136,7 @@ def sign(roster: Roster, key: Ed25519PrivateKey) -> Roster:
     return replace(roster, signature=sign_statement(key, "roster", roster.federation_id, _text(_body(roster))))
 
 
-def admit(roster: Roster, entry: Entry, key: Ed25519PrivateKey) -> Roster:
+def admit(roster: Roster, entry: RosterEntry, key: Ed25519PrivateKey) -> Roster:
     """Return the next roster, with one more peer."""
     if entry.id in roster.by_id:
         raise RosterError("bad_metadata", f"{entry.id} is in the roster already; choose another id, or revoke it first")
@@ -256,7 +254,7 @@ def _parsed(data: Any) -> Roster:
     The caller's comparison finds another encoding of the same roster.
     """
     entries = tuple(
-        Entry(
+        RosterEntry(
             id=_typed(each["id"], str),
             key=bytes.fromhex(each["key"]),
             address=_typed(each["address"], str),

@@ -15,7 +15,8 @@ from dataclasses import dataclass, replace
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedpeer.peer.wire.json_text import parse_json
-from fedpeer.peer.wire.roster import NUMBER_MAX, RosterError, federation_id, sign_statement, verify_statement
+from fedpeer.peer.wire.roster import RosterError, federation_id, sign_statement, verify_statement
+from fedpeer.peer.wire.wire_types import NUMBER_MAX
 
 #: First bytes of a signed contract; no other contract begins so.
 BEGINNING = b'{"authority":"'

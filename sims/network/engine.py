@@ -25,7 +25,7 @@ from fedpeer.sims.network.faults import Faults, over
 from fedpeer.sims.network.node_factory import NodeFactory
 from fedpeer.sims.network.simulator import Simulator
 from fedpeer.sims.network.timeline import Timeline
-from fedpeer.sims.peers_engine import PeersEngine, stacked
+from fedpeer.sims.peers_engine import DEADLINES_MAX, PeersEngine, stacked
 from fedpeer.sims.vector.pool import EngineError, Stopped
 from fedpeer.sims.world import World
 
@@ -39,9 +39,6 @@ _EVALUATION_TICKS = 200.0
 _STOP_TICKS = 40.0
 #: Longest wait, in virtual seconds, of a peer that nobody answers.
 ALONE_S = 600.0
-#: Deadlines of an exchange within which some peer makes progress, whatever happens to others: a peer waits for at most
-#: one deadline in each exchange, and starts again after a crash.
-DEADLINES_MAX = 3
 
 
 @dataclass

@@ -28,7 +28,7 @@ from fedpeer.sims.network.links import Cut, LinkRules, partition
 #: stall     the same for lack of CPU time: after it the process sees the current time before it has read what arrived
 #: step      its clock leaps forward by `ticks`
 #: full      its disk takes no saves for `ticks`
-Kind = Literal["kill", "flip", "old", "lose", "pause", "stall", "step", "full"]
+FaultKind = Literal["kill", "flip", "old", "lose", "pause", "stall", "step", "full"]
 
 #: The ways in which a peer can lie; `lies.py` describes each.
 LIE_NAMES = (
@@ -60,7 +60,7 @@ class Act:
     """One fault of one peer."""
 
     tick: float
-    kind: Kind
+    kind: FaultKind
     peer: str
     ticks: float
 
@@ -269,7 +269,7 @@ def _liar(
     return replace(before, liars=(*before.liars, *(Lying(begin, end, peer, lies) for peer in side)))
 
 
-def _acts(before: Faults, kind: Kind, peers: Sequence[str], span: tuple[float, float]) -> Faults:
+def _acts(before: Faults, kind: FaultKind, peers: Sequence[str], span: tuple[float, float]) -> Faults:
     begin, end = span
     acts = (*before.acts, *(Act(begin, kind, peer, end - begin) for peer in peers))
     return replace(before, acts=tuple(sorted(acts, key=lambda act: act.tick)))
@@ -315,7 +315,7 @@ FAULTS: Mapping[str, Callable[..., Faults]] = {
 
 
 def draw_faults(
-    seed: int, peers: Sequence[str], heal: float, kinds: Sequence[Kind] = ("kill", "pause", "step")
+    seed: int, peers: Sequence[str], heal: float, kinds: Sequence[FaultKind] = ("kill", "pause", "step")
 ) -> Faults:
     """Draw a mix of faults from the seed. The rates are drawn too, so that rare mixes appear.
 

@@ -15,7 +15,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from torch import Tensor
 
-from fedpeer.gossip.claims import Claim, State, claim_text
+from fedpeer.gossip.claims import Claim, ClaimedState, claim_text
 from fedpeer.gossip.proofs import channel_text
 from fedpeer.gossip.reductions import FLOAT32
 from fedpeer.gossip.transfers import Incoming, NumberedTransfer, Outgoing
@@ -144,7 +144,7 @@ def last_rounds(me: Node, to: Node, number: int) -> Iterator[Send]:
         yield _send(me, to, _hello(me, to, version, round=last), version=version)
     for group in _shared(me, to):
         yield _send(me, to, Ack(group=group, taken=0, round=last + 1, total=0.0, signature=b""))
-    state: State = ("alive", "finished")[number % 2]
+    state: ClaimedState = ("alive", "finished")[number % 2]
     known = to.state.membership.last_statement(me.state.me) or me.state.membership.statement
     assert known.advert is not None, "a statement has an advert"
     advert = replace(known.advert, round=last + 1, begun=True)
@@ -219,7 +219,7 @@ def _share(
 
 def verdicts(me: Node, to: Node, number: int) -> Iterator[Send]:
     """Claim that all other peers, including the victim, are dead or suspect."""
-    state: State = ("dead", "suspect")[number % 2]
+    state: ClaimedState = ("dead", "suspect")[number % 2]
     statements = (me.state.membership.last_statement(peer) for peer in me.state.others)
     claims = [
         _signed(me, replace(last, state=state, author=me.state.me, advert=None))

@@ -40,7 +40,7 @@ from fedpeer.peer.state.setup import Setup
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.framing import unframe
 from fedpeer.peer.wire.message_spec import Envelope
-from fedpeer.peer.wire.roster import Entry, Roster
+from fedpeer.peer.wire.roster import Roster, RosterEntry
 from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.peer.wire.versions import NEWEST
 from fedpeer.rejection import Rejection
@@ -79,7 +79,7 @@ class NodeFactory:
 
     @classmethod
     def of(cls, world: World, method: Choice, pace: dict[str, float] | None = None) -> NodeFactory:
-        entries = (Entry(id=peer, key=_key(world, peer), address=f"https://{peer}:7500") for peer in world.peers)
+        entries = (RosterEntry(id=peer, key=_key(world, peer), address=f"https://{peer}:7500") for peer in world.peers)
         roster = Roster(federation=world.federation.name, authority=_key(world, ""), number=1, entries=tuple(entries))
         found = {
             peer: LocalTrainer(
@@ -226,7 +226,7 @@ class NodeFactory:
         return hmac.compare_digest(self._sign(author, text), signature)
 
 
-def _verify_by(entry: Entry, text: bytes, signature: bytes) -> bool:
+def _verify_by(entry: RosterEntry, text: bytes, signature: bytes) -> bool:
     return hmac.compare_digest(_signed(text, entry.key), signature)
 
 

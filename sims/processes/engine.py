@@ -27,7 +27,7 @@ from fedpeer.exit_codes import EXIT_OURS, EXIT_USERS
 from fedpeer.learning.groups import averaging_of, longest_deadline
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.engine import RoundTimes
-from fedpeer.sims.peers_engine import PeersEngine, stacked
+from fedpeer.sims.peers_engine import DEADLINES_MAX, PeersEngine, stacked
 from fedpeer.sims.processes.process_pool import ProcessPool
 from fedpeer.sims.processes.settling import settle
 from fedpeer.sims.processes.watch import Watched, slowest
@@ -40,8 +40,6 @@ LOOK_S = 0.05
 #: Seconds within which some peer finishes a round's training, not counting waits for others: no round that is tried out
 #: on one machine takes an hour.
 _TRAINING_S = 3600.0
-#: Deadlines of an exchange within which some peer makes progress, as in the network engine.
-DEADLINES_MAX = 3
 #: Most restarts of a peer, whatever the cause of death: it would die again.
 DEATHS_MAX = 3
 #: Attempts to find ports, if free ones are taken before the peers listen on them.

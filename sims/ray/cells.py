@@ -14,7 +14,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
-from fedpeer.sims.events import Event, MethodDone, Remark, SimulationStarted
+from fedpeer.sims.events import MethodDone, Remark, SimulationEvent, SimulationStarted
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.remote_run import RemoteRun, Simulate
 from fedpeer.sims.ray.sweep import Sweep
@@ -29,7 +29,7 @@ def run_cells(
     run: RunFolder,
     cells: Sequence[MethodSeed],
     done: Collection[MethodSeed],
-    on_event: Callable[[Event], None],
+    on_event: Callable[[SimulationEvent], None],
     stop: threading.Event,
     simulate: Simulate,
 ) -> bool:
@@ -51,7 +51,7 @@ def run_cells(
     # Many remarks are the same in all cells, such as repairs of a split; each is passed on once.
     remarks = {*simulation.world.split.remarks}
 
-    def received(remote_run: RemoteRun, event: Event) -> None:
+    def received(remote_run: RemoteRun, event: SimulationEvent) -> None:
         match event:
             case SimulationStarted():
                 return

@@ -25,7 +25,7 @@ from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.shard import (
     PackedRows,
-    Rows,
+    ShardRows,
     ShardSize,
     numpy_rows,
     pack_rows,
@@ -38,7 +38,7 @@ from fedpeer.sims.ray.shards import ShardCall, Shards
 from fedpeer.sims.vector.gossip_rounds import Columns, columns
 from fedpeer.sims.vector.rounds import blocks_of_peers
 from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, SharedState
-from fedpeer.sims.vector.tasks import EvaluateBlock, Keep, Mix, Mixing, Spread, Task, TrainBlock
+from fedpeer.sims.vector.tasks import EvaluateBlock, Keep, MeasureDisagreement, Mix, Mixing, TrainBlock, WorkerTask
 from fedpeer.sims.vector.workspace import LEARNT, Job, States, Workspace, other, tensor, transformed
 from fedpeer.slicing.plan import Plan
 
@@ -169,13 +169,13 @@ class RayWorkerPool:
             return
         self._mixing[group] = mixing, ray.put(mixing)
 
-    def run(self, tasks: Sequence[Task]) -> list[Any]:
+    def run(self, tasks: Sequence[WorkerTask]) -> list[Any]:
         """Run all tasks of a phase, and return their results in the same order. Raises as `Shards.run` does."""
         if any(isinstance(task, Mix | Keep) for task in tasks):
             self._average(next(task.source for task in tasks if isinstance(task, Mix | Keep)))
             return [None] * len(tasks)
-        if tasks and isinstance(tasks[0], Spread):
-            return self._spread([task for task in tasks if isinstance(task, Spread)])
+        if tasks and isinstance(tasks[0], MeasureDisagreement):
+            return self._spread([task for task in tasks if isinstance(task, MeasureDisagreement)])
         return self._by_owner([task for task in tasks if isinstance(task, TrainBlock | EvaluateBlock)])
 
     # -------------------------------------------------------------------------------------------------- tasks of peers
@@ -249,7 +249,7 @@ class RayWorkerPool:
             for number, reference in zip(self._of_shard[shard], rows, strict=True)
         }
 
-    def _spread(self, tasks: Sequence[Spread]) -> list[Any]:
+    def _spread(self, tasks: Sequence[MeasureDisagreement]) -> list[Any]:
         side = tasks[0].source
         rows = self._rows if self._rows and side == self._side else self._rows_of_shares(side)
         calls = []
@@ -360,7 +360,7 @@ class RayWorkerPool:
             for share, reference in zip(*self._of(self._rows, shard), strict=True):
                 put_packed(self._workspace, peers, self._side, share, ray.get(reference))
             for some, sides, reference in self._patches[shard]:
-                rows: Rows = ray.get(reference)
+                rows: ShardRows = ray.get(reference)
                 put_rows(self._states, some, sides, rows)
         self._gathered = True
 

@@ -19,7 +19,7 @@ from fedpeer.config.choice import Choice
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.registry import DATASETS, describe_dataset
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.events import Event, RunBegun
+from fedpeer.sims.events import RunBegun, SimulationEvent
 from fedpeer.sims.prepare import LastDataset, prepare_simulation
 from fedpeer.sims.ray.shard import check_version
 from fedpeer.sims.record import begin_record
@@ -33,7 +33,7 @@ _TELL_SECONDS = 0.25
 #: The id and the files of a run's folder.
 Files = tuple[str, Mapping[str, bytes]]
 #: The type of `fedpeer.sims.simulate.run_prepared`: (simulation, its folder, handler of events, stop event).
-Simulate = Callable[[Simulation, RunFolder, Callable[[Event], None], threading.Event], object]
+Simulate = Callable[[Simulation, RunFolder, Callable[[SimulationEvent], None], threading.Event], object]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,7 +137,7 @@ class _BoardWriter:
 
     def __init__(self, board: Any, attempt: int, stop: threading.Event) -> None:
         self._board, self._attempt, self._stop = board, attempt, stop
-        self._events: list[Event] = []
+        self._events: list[SimulationEvent] = []
         self._lock, self._over = threading.Lock(), threading.Event()
         self._thread = threading.Thread(target=self._talk, daemon=True)
 
@@ -149,7 +149,7 @@ class _BoardWriter:
         self._over.set()
         self._thread.join()
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: SimulationEvent) -> None:
         with self._lock:
             self._events.append(event)
 

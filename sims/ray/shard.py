@@ -25,12 +25,21 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
-from fedpeer.sims.vector.tasks import Mix, Mixing, Spread, Task, Worker, mix, multiplied, spread_of_columns
+from fedpeer.sims.vector.tasks import (
+    MeasureDisagreement,
+    Mix,
+    Mixing,
+    Worker,
+    WorkerTask,
+    mix,
+    multiplied,
+    spread_of_columns,
+)
 from fedpeer.sims.vector.workspace import Job, States, Workspace, allocate, tensor, transformed
 
 _Array: TypeAlias = NDArray[Any]
 #: Rows of some peers, by name.
-Rows: TypeAlias = Mapping[str, _Array]
+ShardRows: TypeAlias = Mapping[str, _Array]
 
 
 @dataclass(frozen=True)
@@ -64,7 +73,7 @@ def put_packed(workspace: Workspace, peers: Sequence[int], side: int, share: Pac
         workspace.x[side][row].scatter_(0, index_D, row_D)
 
 
-def restore_rows(workspace: Workspace, peers: Sequence[int], side: int, kept: Rows) -> None:
+def restore_rows(workspace: Workspace, peers: Sequence[int], side: int, kept: ShardRows) -> None:
     """Write the result of `take` or `keep` back to this side of x."""
     for name, rows in kept.items():
         if name == "x":
@@ -75,7 +84,7 @@ def restore_rows(workspace: Workspace, peers: Sequence[int], side: int, kept: Ro
             workspace.x[side][row].scatter_(0, workspace.index[name], row_D)
 
 
-def put_rows(states: States, peers: Sequence[int], sides: Sequence[int], kept: Rows) -> None:
+def put_rows(states: States, peers: Sequence[int], sides: Sequence[int], kept: ShardRows) -> None:
     """Write the states of some peers to these sides."""
     states.put(rebuilt(states.first, {name: tensor(rows) for name, rows in kept.items()}), peers, sides)
 
@@ -148,7 +157,7 @@ class Shard:
         self._worker, self._peers = Worker(job, self._workspace, job.steppers()), peers
         return os.getpid()
 
-    def do(self, tasks: Sequence[Task]) -> list[Any]:
+    def do(self, tasks: Sequence[WorkerTask]) -> list[Any]:
         """Run tasks of the vector engine for peers of this shard, and return their results."""
         return [self._worker.do(task) for task in tasks]
 
@@ -175,11 +184,13 @@ class Shard:
     def spread(self, share: PackedRows, members: Sequence[_Array], *rows: _Array) -> list[tuple[_Array, float]]:
         """Return how far the members are apart in each block of a share."""
         small, width = self._assembled(share, members, rows), share.span.start
-        return [spread_of_columns(small, Spread(share.group, a - width, b - width, 0)) for a, b in share.blocks]
+        return [
+            spread_of_columns(small, MeasureDisagreement(share.group, a - width, b - width, 0)) for a, b in share.blocks
+        ]
 
     def take(
         self, source: int, sides: Sequence[int], shares: Sequence[PackedRows], *rows: _Array
-    ) -> tuple[None, Rows, Rows]:
+    ) -> tuple[None, ShardRows, ShardRows]:
         """Write averaged rows to the other side and copy local parameters there.
 
         Returns the local parameters and the states on these sides.
@@ -195,7 +206,7 @@ class Shard:
         restore_rows(workspace, self._peers, 1 - source, kept)
         return None, kept, self.kept(self._peers, sides)[1]
 
-    def keep(self, side: int) -> tuple[None, Rows]:
+    def keep(self, side: int) -> tuple[None, ShardRows]:
         """Return the shard's whole rows of x."""
         return None, {"x": self._workspace.x[side][list(self._peers)].numpy()}
 
@@ -207,13 +218,13 @@ class Shard:
 
     # ----------------------------------------------------------------------------------------------------------- states
 
-    def set_shared(self, what: str, state: Rows) -> None:
+    def set_shared(self, what: str, state: ShardRows) -> None:
         """Set the broadcast of a round, or the server's state after it."""
         places = leaves_of(getattr(self._worker.states, what))
         for name, leaf in state.items():
             places[name].copy_(tensor(leaf))
 
-    def updates(self, peers: Sequence[int]) -> Rows:
+    def updates(self, peers: Sequence[int]) -> ShardRows:
         """Return the updates of these peers."""
         return {name: leaf[list(peers)].numpy() for name, leaf in leaves_of(self._worker.states.sent).items()}
 
@@ -221,14 +232,14 @@ class Shard:
         """Settle what these peers keep of the round in which they trained, once the server's new state is set."""
         self._worker.settle(peers, sides, counted)
 
-    def kept(self, peers: Sequence[int], sides: Sequence[int]) -> tuple[None, Rows]:
+    def kept(self, peers: Sequence[int], sides: Sequence[int]) -> tuple[None, ShardRows]:
         """Return the states of these peers, which are on these sides."""
         return None, numpy_rows(self._worker.states.of(peers, sides))
 
     def restore(
         self,
         side: int,
-        kept: Rows,
+        kept: ShardRows,
         shares: Sequence[PackedRows],
         patches: Sequence[tuple[Sequence[int], Sequence[int]]],
         *rows: Any,

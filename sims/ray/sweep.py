@@ -22,7 +22,7 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import fedpeer
 from fedpeer.config.choice import ChoiceError
-from fedpeer.sims.events import Event, MethodDone, MethodStarted, RoundDone, RunBegun, RunLost
+from fedpeer.sims.events import MethodDone, MethodStarted, RoundDone, RunBegun, RunLost, SimulationEvent
 from fedpeer.sims.ray.board import ProgressQueue
 from fedpeer.sims.ray.cluster import Cluster
 from fedpeer.sims.ray.ray_errors import PATIENCE_SECONDS, error_reason, error_text
@@ -65,7 +65,7 @@ class Sweep:
         self,
         cluster: Cluster,
         cpus: int,
-        on_event: Callable[[RemoteRun, Event], None],
+        on_event: Callable[[RemoteRun, SimulationEvent], None],
         stop: threading.Event,
         simulate: Simulate,
         objects: Mapping[str, Any] | None = None,

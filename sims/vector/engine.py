@@ -43,9 +43,9 @@ from fedpeer.sims.vector.tasks import (
     BlockScores,
     EvaluateBlock,
     Score,
-    Task,
     TrainBlock,
     Worker,
+    WorkerTask,
     in_order_of_peers,
     training_context,
     work_of,
@@ -247,7 +247,7 @@ class VectorEngine(Engine):
         self._trained = range(len(self._job.peers)) if state["trained"] is True else None
         self._rounds.restore(tensors, state)
 
-    def _run(self, tasks: Sequence[Task]) -> list[Any]:
+    def _run(self, tasks: Sequence[WorkerTask]) -> list[Any]:
         return self._session.executor.run(tasks)
 
     def _open_executor(self, plain: Workspace, steppers: Sequence[Stepper]) -> TaskExecutor:

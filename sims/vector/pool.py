@@ -22,7 +22,7 @@ from fedpeer.sims.ends import how_ended
 from fedpeer.sims.vector import worker as worker_process
 from fedpeer.sims.vector.by_value import ByValue
 from fedpeer.sims.vector.fork_server import worker_context
-from fedpeer.sims.vector.tasks import Mixing, Task
+from fedpeer.sims.vector.tasks import Mixing, WorkerTask
 from fedpeer.sims.vector.workspace import Job, WorkspaceHandles
 
 #: Deaths at the same task after which the run is given up: one may be due to the machine, three are due to the task.
@@ -97,7 +97,7 @@ class WorkerPool:
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead worker is found by `run`
                 worker.pipe.send(("mixing", group, mixing))
 
-    def run(self, tasks: Sequence[Task]) -> list[Any]:
+    def run(self, tasks: Sequence[WorkerTask]) -> list[Any]:
         """Run all tasks, with the effect of running each once, and return their results in the same order.
 
         Raises:
@@ -138,7 +138,7 @@ class WorkerPool:
                             self._send_next(idle, tasks, waiting)
         return results
 
-    def _send_next(self, worker: _Worker, tasks: Sequence[Task], waiting: deque[int]) -> None:
+    def _send_next(self, worker: _Worker, tasks: Sequence[WorkerTask], waiting: deque[int]) -> None:
         if waiting:
             worker.task = waiting.popleft()
             with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # found dead at the next wait

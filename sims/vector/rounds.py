@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedpeer.config.building import AnyAlgorithm
 from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, TaskExecutor
-from fedpeer.sims.vector.tasks import BlockContext, Task
+from fedpeer.sims.vector.tasks import BlockContext, WorkerTask
 from fedpeer.sims.vector.workspace import Job, States, Workspace
 
 Tensors = Mapping[str, Tensor]
@@ -35,7 +35,7 @@ class Session:
     parts: Sequence[BlockContext]
     workspace: Workspace
     executor: TaskExecutor
-    run: Callable[[Sequence[Task]], list[Any]]
+    run: Callable[[Sequence[WorkerTask]], list[Any]]
     sides: list[int]
     refused: Callable[[str, str], None]
 

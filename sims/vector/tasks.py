@@ -90,7 +90,7 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Spread:
+class MeasureDisagreement:
     """Measure how far the members of a group are apart in its columns start..stop, on side `source` of x."""
 
     group: str
@@ -100,13 +100,13 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Several:
+class TaskBatch:
     """Run several tasks one after the other, in one message and answer: tasks may take hardly longer than a message."""
 
-    tasks: tuple[Task, ...]
+    tasks: tuple[WorkerTask, ...]
 
 
-Task: TypeAlias = "TrainBlock | Mix | Keep | EvaluateBlock | Spread | Several"
+WorkerTask: TypeAlias = "TrainBlock | Mix | Keep | EvaluateBlock | MeasureDisagreement | TaskBatch"
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
 #: That matrix on the device and in the type in which it is multiplied.
@@ -136,11 +136,11 @@ class Worker:
     steppers: Sequence[Stepper]
     mixing: dict[str, Multiplied] = field(default_factory=dict)
 
-    def do(self, task: Task) -> Any:
+    def do(self, task: WorkerTask) -> Any:
         with unrounded(self.job.device):
             return self._done(task)
 
-    def _done(self, task: Task) -> Any:
+    def _done(self, task: WorkerTask) -> Any:
         match task:
             case TrainBlock():
                 return _train_block(self._part(task.peers), task)
@@ -150,9 +150,9 @@ class Worker:
                 return _keep_columns(self.workspace, task)
             case EvaluateBlock():
                 return _evaluate_block(self._part(task.peers), task)
-            case Spread():
+            case MeasureDisagreement():
                 return spread_of_columns(self.workspace, task)
-            case Several():
+            case TaskBatch():
                 return [self._done(each) for each in task.tasks]
 
     @cached_property
@@ -270,7 +270,7 @@ def mix(workspace: Workspace, matrix: Multiplied, task: Mix) -> None:
             piece.put(target, mixed_MD)
 
 
-def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.float64], float]:
+def spread_of_columns(workspace: Workspace, task: MeasureDisagreement) -> tuple[NDArray[np.float64], float]:
     """Return the members' squared distances from their mean, (M,), and the mean's squared norm, in these columns."""
     members = len(workspace.rows[task.group])
     distance_M, norm = np.zeros(members), 0.0
@@ -283,7 +283,7 @@ def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.fl
     return distance_M, norm
 
 
-def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[Region]:
+def _pieces(workspace: Workspace, task: Mix | MeasureDisagreement) -> Iterator[Region]:
     """Yield the task's columns piece by piece."""
     on_cpu = workspace.x[task.source].device.type == "cpu"
     width = max(1, _MIXED_IN_CACHE // len(workspace.rows[task.group])) if on_cpu else task.stop - task.start
@@ -291,7 +291,7 @@ def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[Region]:
         yield _region(workspace, task, start, min(start + width, task.stop))
 
 
-def _region(workspace: Workspace, task: Mix | Spread, start: int, stop: int) -> Region:
+def _region(workspace: Workspace, task: Mix | MeasureDisagreement, start: int, stop: int) -> Region:
     """Return the columns start..stop of all members of the task's group."""
     width = workspace.x[task.source].shape[1]
     return Region(workspace.rows[task.group], workspace.index[task.group][..., start:stop], width)

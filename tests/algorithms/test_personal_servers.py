@@ -18,7 +18,7 @@ from fedpeer.algorithms.servers.fedavg import FedAvg
 from fedpeer.algorithms.servers.fedper import FedPer
 from fedpeer.algorithms.servers.fedprox import FedProx
 from fedpeer.algorithms.servers.fedrep import FedRep
-from fedpeer.algorithms.servers.ifca import Estimated, Ifca, Models
+from fedpeer.algorithms.servers.ifca import ClusterModels, Estimated, Ifca
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.servers.perfedavg import PerFedAvg
 from fedpeer.algorithms.servers.pfedme import PFedMe
@@ -127,7 +127,7 @@ def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
     world.c_CD[:2], world.c_CD[2:] = 3.0, -3.0
     algorithm = Ifca(world.context(), clusters=3)
     models_CD = torch.tensor([[-1.0] * 3, [0.0, 90.0, 0.0], [1.0] * 3], dtype=torch.float64)
-    server = Models(models_CD)
+    server = ClusterModels(models_CD)
     trained, sent = zip(
         *(
             algorithm.train(Local(models_CD[1], torch.tensor(i + 1)), server, world.batches(i, 4), (0,))
@@ -151,7 +151,7 @@ def test_ifca_finds_the_cluster_and_moves_its_model_alone() -> None:
 
 def test_ifca_may_predict_with_the_servers_model_and_sends_the_same() -> None:
     block, x_Bn, examples = batches(), starts(MODULE, 3), torch.tensor([1, 2, 3])
-    server = Models(starts(MODULE, 5)[3:])
+    server = ClusterModels(starts(MODULE, 5)[3:])
     usual, plain = (Ifca(bench_of("stack"), adapted=adapted) for adapted in (True, False))
     (trained, sent), (kept, same) = (
         each.train(Local(x_Bn, examples), server, block, (1, 2, 3)) for each in (usual, plain)
@@ -164,9 +164,9 @@ def test_ifca_may_predict_with_the_servers_model_and_sends_the_same() -> None:
 def test_ifca_with_one_model_is_fedavg() -> None:
     block, x_Bn, examples = batches(), starts(MODULE, 3), torch.tensor([1, 2, 3])
     ifca, fedavg = Ifca(bench_of("stack"), clusters=1), FedAvg(bench_of("stack"))
-    _, estimated = ifca.train(Local(x_Bn, examples), Models(x_Bn[:1]), block, (1, 2, 3))
+    _, estimated = ifca.train(Local(x_Bn, examples), ClusterModels(x_Bn[:1]), block, (1, 2, 3))
     _, trained = fedavg.train(Local(x_Bn, examples), ServerModel(x_Bn[0]), block, (1, 2, 3))
-    found, wanted = ifca.close(Models(x_Bn[:1]), estimated), fedavg.close(ServerModel(x_Bn[0]), trained)
+    found, wanted = ifca.close(ClusterModels(x_Bn[:1]), estimated), fedavg.close(ServerModel(x_Bn[0]), trained)
     assert torch.equal(found.model_Cn[0], wanted.model_n)
 
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as some
 from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves_of, take_rows
-from fedpeer.algorithms.servers.ifca import Estimated, Models
+from fedpeer.algorithms.servers.ifca import ClusterModels, Estimated
 from fedpeer.algorithms.servers.models import Local, ServerModel
 from fedpeer.algorithms.servers.pfedbayes import PFedBayes, PFedBayesServer, PFedBayesUpdate
 from fedpeer.algorithms.servers.scaffold import ControlledModel, ScaffoldUpdate
@@ -142,7 +142,7 @@ def test_a_length_is_that_of_the_change_and_not_of_the_model() -> None:
     assert moved(MAKERS["fedavg"]("stack"), ServerModel(model_n), Local(became_n, examples)) == 5
     scaffold = ScaffoldUpdate(torch.tensor([[2.0, 0.0, 1.0]]), torch.tensor([[2.0]]))
     assert moved(MAKERS["scaffold"]("stack"), ControlledModel(model_n, model_n), scaffold) == 3
-    models = Models(torch.stack([torch.zeros(3), model_n]))
+    models = ClusterModels(torch.stack([torch.zeros(3), model_n]))
     for cluster, expected in ((1, 5.0), (0, float(became_n.norm())), (99, 5.0), (-9, float(became_n.norm()))):
         estimated = Estimated(became_n, examples, torch.tensor([cluster]))
         assert moved(MAKERS["ifca"]("stack"), models, estimated) == pytest.approx(expected), "from the model it chose"

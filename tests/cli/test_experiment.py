@@ -17,7 +17,16 @@ from fedpeer.cli.experiment_progress import Bar, ExperimentLines, ExperimentWarn
 from fedpeer.experiments import registry
 from fedpeer.experiments.events import Begun, CellDone, ExperimentEvent, OfRun
 from fedpeer.experiments.results import Measured
-from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, RunBegun, RunLost, WorkerReplaced
+from fedpeer.sims.events import (
+    MethodDone,
+    MethodStarted,
+    Remark,
+    RoundDone,
+    RunBegun,
+    RunLost,
+    SimulationEvent,
+    WorkerReplaced,
+)
 from tests.cli.conftest import Fedpeer
 
 
@@ -38,7 +47,7 @@ MEASURED = Measured(
 )
 
 
-def of(run: str, *events: Event) -> list[ExperimentEvent]:
+def of(run: str, *events: SimulationEvent) -> list[ExperimentEvent]:
     return [OfRun(run=run, event=event) for event in events]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from fedpeer.cli import running
-from fedpeer.sims.events import Event, RoundDone
+from fedpeer.sims.events import RoundDone, SimulationEvent
 from fedpeer.sims.progress import NoProgress, ProgressDisplay
 from tests.cli.conftest import Fedpeer
 
@@ -25,7 +25,7 @@ class Interrupting(NoProgress):
     def __init__(self, method: str, number: int, times: int = 1) -> None:
         self.method, self.number, self.times = method, number, times
 
-    def __call__(self, event: Event) -> None:
+    def __call__(self, event: SimulationEvent) -> None:
         if isinstance(event, RoundDone) and (event.method, event.round) == (self.method, self.number):
             for _ in range(self.times):
                 os.kill(os.getpid(), signal.SIGINT)

@@ -11,7 +11,7 @@ import torch
 from fedpeer.experiments.associative import demonstration
 from fedpeer.experiments.associative.demonstration import METHODS, demonstrate
 from fedpeer.experiments.associative.shown import Shown
-from fedpeer.sims.events import Event, RoundDone
+from fedpeer.sims.events import RoundDone, SimulationEvent
 
 
 def played_for_two_rounds(*, images: bool = False) -> Shown:
@@ -99,7 +99,7 @@ def test_images_are_asked_for_by_their_upper_half() -> None:
 def test_stopped_it_shows_nothing() -> None:
     stop = threading.Event()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: SimulationEvent) -> None:
         if isinstance(event, RoundDone):
             stop.set()
 

@@ -27,7 +27,7 @@ from fedpeer.experiments.events import Begun, CellDone, OfRun
 from fedpeer.experiments.executors import WantedRun
 from fedpeer.experiments.experiment import SEARCH_VALIDATION, Cell, Experiment, RunSize, SizeName
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.results import ClaimVerdict, Measured, Results, validation_score
+from fedpeer.experiments.results import CellResults, ClaimVerdict, Measured, validation_score
 from fedpeer.experiments.runner import ExperimentOptions, found, request_digest, run_experiment
 from fedpeer.experiments.short_requests import experiment_options, passes
 from fedpeer.experiments.table import page_data, table_page
@@ -328,7 +328,7 @@ def cell(label: str, per_seed: tuple[float, ...], seeds: tuple[int, ...] = (), m
     )
 
 
-def results(*cells: Measured) -> Results:
+def results(*cells: Measured) -> CellResults:
     return {each.label: each for each in cells}
 
 

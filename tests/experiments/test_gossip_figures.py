@@ -15,7 +15,7 @@ from fedpeer.experiments.figure_lines import lines_of
 from fedpeer.experiments.moments import at_second
 from fedpeer.experiments.pictures import figure_picture
 from fedpeer.experiments.registry import experiment
-from fedpeer.experiments.results import Measured, Results
+from fedpeer.experiments.results import CellResults, Measured
 from fedpeer.experiments.runner import request_digest
 from fedpeer.experiments.table import page_data, table_page
 from fedpeer.runs.scores import METRICS
@@ -180,7 +180,7 @@ def test_how_far_peers_are_apart_is_of_the_group_that_is_furthest() -> None:
 # ------------------------------------------------------------------------------------------------------------- claims
 
 
-def results(name: str, value: Callable[[str, float], dict[str, float]]) -> Results:
+def results(name: str, value: Callable[[str, float], dict[str, float]]) -> CellResults:
     """Return every cell with the metrics, as fractions, and statistics that `value` gives for its line and x."""
     found = {}
     for label, cell in cells(name).items():

@@ -17,7 +17,7 @@ from fedpeer.experiments.claims import above, falls, highest, keeps, part_of, pa
 from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import Cell, Experiment, RunSize
 from fedpeer.experiments.registry import EXPERIMENTS, experiment
-from fedpeer.experiments.results import ClaimVerdict, Measured, PaperClaim, Results
+from fedpeer.experiments.results import CellResults, ClaimVerdict, Measured, PaperClaim
 from fedpeer.experiments.significance import holm
 from fedpeer.experiments.table import page_data
 from fedpeer.experiments.verdicts import claims_table, judged, outdated, unsearched
@@ -55,12 +55,12 @@ def table(*claims: PaperClaim) -> Experiment:
 
 
 def verdicts(
-    results: Results, *claims: PaperClaim, old: Sequence[str] = (), unsearched: Sequence[str] = ()
+    results: CellResults, *claims: PaperClaim, old: Sequence[str] = (), unsearched: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
     return judged(table(*claims), "default", list(results), results, old, unsearched)
 
 
-def of(*cells: Measured) -> Results:
+def of(*cells: Measured) -> CellResults:
     return {each.label: each for each in cells}
 
 

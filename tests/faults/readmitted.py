@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from fedpeer.peer.state.events import NewRoster
 from fedpeer.peer.wire.roster import Roster, sign
-from fedpeer.sims.network.faults import Act, Faults, Kind
+from fedpeer.sims.network.faults import Act, FaultKind, Faults
 from fedpeer.sims.network.links import LinkRules
 from tests.faults.peer_cluster import AUTHORITY, BACK_TICKS, PeerCluster, world
 
 #: Tick at which the peer goes, ticks in which the others receive the roster without it, and ticks until it is back.
 GOES, HEARD, COMES = 200.0, 150.0, 300.0
-KINDS: Sequence[Kind] = ("kill", "lose", "old")
+KINDS: Sequence[FaultKind] = ("kill", "lose", "old")
 
 
 def readmitted(seed: int) -> None:

@@ -14,7 +14,7 @@ import torch
 
 from fedpeer.algorithms.draws import Draws
 from fedpeer.peer.state.events import NewRoster, OperatorCommand
-from fedpeer.sims.network.faults import Act, Faults, Kind
+from fedpeer.sims.network.faults import Act, FaultKind, Faults
 from fedpeer.sims.network.links import LinkRules, partition
 from fedpeer.sims.network.node_factory import STEP_S
 from tests.faults.amended import AMENDED
@@ -99,7 +99,7 @@ def forgotten(seed: int) -> None:
     # A deadline shorter than an averaging (five exchanges of up to two delays each) does not keep peers in step.
     made = world(4 + seed % 2, gossip__deadline=16.0 if slow else 2.0)
     draws = Draws(seed).numpy("forgotten")
-    kind: Kind = "old" if seed % 2 else "lose"
+    kind: FaultKind = "old" if seed % 2 else "lose"
     at = float(draws.uniform(500, 700))
     faults = Faults(
         seed=seed,

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from fedpeer.sims.network.faults import Faults, Kind, draw_faults
+from fedpeer.sims.network.faults import FaultKind, Faults, draw_faults
 
 #: Ticks after the calm in which any fault may happen.
 STORM = 300.0
 #: All faults of a process or a disk that lose no memory.
-KINDS: tuple[Kind, ...] = ("kill", "flip", "pause", "step", "full")
+KINDS: tuple[FaultKind, ...] = ("kill", "flip", "pause", "step", "full")
 
 
-def stormy(seed: int, peers: Sequence[str], kinds: Sequence[Kind] = KINDS, *, calm: float) -> Faults:
+def stormy(seed: int, peers: Sequence[str], kinds: Sequence[FaultKind] = KINDS, *, calm: float) -> Faults:
     """Return the faults of this seed, after so many calm ticks."""
     faults = draw_faults(seed, peers, STORM, kinds)
     return replace(

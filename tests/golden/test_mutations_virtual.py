@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedpeer.algorithms import virtual
 from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl
-from fedpeer.networks.bayesian import BayesianLayer, Noise, reparametrised
+from fedpeer.networks.bayesian import BayesianLayer, NoiseSource, reparametrised
 from fedpeer.networks.lateral import ClientLayer
 from tests.golden.adapters_virtual import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
@@ -120,11 +120,11 @@ def divergence_alone_per_sample(energy: FreeEnergy, points: int, beta: float = 1
     return energy.value(beta / points)
 
 
-def deviation_for_variance(mean: Tensor, variance: Tensor, noise: Noise) -> Tensor:
+def deviation_for_variance(mean: Tensor, variance: Tensor, noise: NoiseSource) -> Tensor:
     return mean + variance * noise(mean)
 
 
-def noise_backwards(mean: Tensor, variance: Tensor, noise: Noise) -> Tensor:
+def noise_backwards(mean: Tensor, variance: Tensor, noise: NoiseSource) -> Tensor:
     return reparametrised(mean, variance, lambda like: -noise(like))
 
 

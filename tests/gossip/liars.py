@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from fedpeer.gossip.claims import Claim
-from fedpeer.gossip.membership import Out, SendProbe
+from fedpeer.gossip.membership import MembershipEffect, SendProbe
 from tests.gossip.swim import World, a_claim
 
 #: dead, suspect: sends verdicts about the victim's newest statement to all honest peers, the victim included, on every
@@ -82,12 +82,12 @@ class Liars(World):
         for peer in self.honest:
             self.send(liar, SendProbe(peer, "ping", self.now, peer, True, (statement, *claims)))
 
-    def take(self, peer: str, out: list[Out]) -> None:
+    def take(self, peer: str, out: list[MembershipEffect]) -> None:
         if self.lying and peer in self.false:
             out = list(self._changed(out))
         super().take(peer, out)
 
-    def _changed(self, out: Iterable[Out]) -> Iterable[Out]:
+    def _changed(self, out: Iterable[MembershipEffect]) -> Iterable[MembershipEffect]:
         for each in out:
             if isinstance(each, SendProbe) and each.kind == "pong" and "silent" in self.lies:
                 continue

@@ -17,7 +17,16 @@ from typing import Any
 import numpy as np
 
 from fedpeer.gossip.awareness import ProbeTiming
-from fedpeer.gossip.membership import Advert, Claim, MemberChange, Membership, OtherSelf, Out, SendProbe, claim_text
+from fedpeer.gossip.membership import (
+    Advert,
+    Claim,
+    MemberChange,
+    Membership,
+    MembershipEffect,
+    OtherSelf,
+    SendProbe,
+    claim_text,
+)
 from fedpeer.rejection import Rejection
 
 FEDERATION = bytes(range(16))
@@ -152,7 +161,7 @@ class World:
                 out = machine.on_pong(sender, say.number, say.target, say.received, say.claims)
         self.take(to, out)
 
-    def take(self, peer: str, out: list[Out]) -> None:
+    def take(self, peer: str, out: list[MembershipEffect]) -> None:
         for item in out:
             match item:
                 case SendProbe():

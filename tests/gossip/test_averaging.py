@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from scipy.sparse import issparse
 from torch import Tensor
 
-from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
+from fedpeer.gossip.averaging import MESSAGE_HEAD_BYTES, SHARE_EXTRA_BYTES, Averaging, AveragingProtocol, traffic, turn
 from fedpeer.gossip.mass import Mass
 from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS
 from fedpeer.topology.mixing import Protocol, adjacency
@@ -35,7 +35,7 @@ def drawn(round: int, exchange: int, seed: int = 0) -> np.random.Generator:
 def policy(
     name: str,
     count: int,
-    protocol: Way,
+    protocol: AveragingProtocol,
     *,
     tolerance: float | None = None,
     exchanges: int | None = None,
@@ -250,7 +250,7 @@ def test_a_share_is_taken_once_and_only_while_it_is_wanted() -> None:
 
 
 def test_a_coordinator_is_the_exact_mean_with_two_messages_for_each_other_member() -> None:
-    ways: tuple[Way, Way] = ("exact", "coordinator")
+    ways: tuple[AveragingProtocol, AveragingProtocol] = ("exact", "coordinator")
     exact, led = (policy("small-world", 9, way, exchanges=4) for way in ways)
     assert exact.exact
     assert led.exact

@@ -13,9 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedpeer.gossip.awareness import HEALTH_MAX, UNANSWERED_FREE, Awareness, ProbeTiming, suspicion_wait
-from fedpeer.gossip.claims import Advert, Claim, claim_bytes, claim_text, well_formed
+from fedpeer.gossip.claims import CLAIMS_MAX, Advert, Claim, claim_bytes, claim_text, well_formed
 from fedpeer.gossip.credit import HALF_TICKS, MARKS_MAX, Credit
-from fedpeer.gossip.dissemination import CLAIMS_MAX, MemberRecord, MemberTable
+from fedpeer.gossip.dissemination import MemberRecord, MemberTable
 from fedpeer.gossip.round_trips import GROWTH_MAX, KEPT_MAX, KEPT_TICKS, RoundTrips
 from tests.gossip.swim import FEDERATION, a_claim, ids, verify
 

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, Averaging, Way, traffic, turn
+from fedpeer.gossip.averaging import SHARE_EXTRA_BYTES, Averaging, AveragingProtocol, traffic, turn
 from fedpeer.gossip.event_trigger import ActivePeers, active_peers, has_moved, triggered_matrix
 from fedpeer.topology.graphs import DRAWN_ANEW, GRAPHS
 from fedpeer.topology.mixing import Protocol
@@ -27,7 +27,13 @@ from tests.gossip.test_mass import values
 
 
 def policy(
-    name: str, count: int, protocol: Way, *, exchanges: int | None = None, tolerance: float | None = None, seed: int = 0
+    name: str,
+    count: int,
+    protocol: AveragingProtocol,
+    *,
+    exchanges: int | None = None,
+    tolerance: float | None = None,
+    seed: int = 0,
 ) -> Averaging:
     members = [f"peer{i + 1}" for i in range(count)]
     graph = overlay(GRAPHS[name], members, np.random.default_rng(seed))

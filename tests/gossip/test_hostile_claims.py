@@ -14,7 +14,15 @@ import pytest
 from fedpeer.gossip.awareness import ProbeTiming, suspicion_wait
 from fedpeer.gossip.claims import claim_bytes
 from fedpeer.gossip.detector import RELAYS_MAX
-from fedpeer.gossip.membership import Claim, MemberChange, Membership, OtherSelf, Out, SendProbe, claim_text
+from fedpeer.gossip.membership import (
+    Claim,
+    MemberChange,
+    Membership,
+    MembershipEffect,
+    OtherSelf,
+    SendProbe,
+    claim_text,
+)
 from fedpeer.rejection import Rejection
 from tests.gossip.swim import FEDERATION, a_claim, advert, ids, signature, verify
 
@@ -37,7 +45,7 @@ def machine(peers: int = 4, *, generation: int = 1, nonce: int = 5, incarnation:
 HIDDEN = 320
 
 
-def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[Out]:
+def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[MembershipEffect]:
     """Send the peer a ping with these claims; return its output without the pong."""
     *out, pong = peer.on_ping(sender, 7, claims)
     assert isinstance(pong, SendProbe)
@@ -45,7 +53,7 @@ def tell(peer: Membership, *claims: Claim, sender: str = "peer002") -> list[Out]
     return out
 
 
-def refusals(out: list[Out]) -> list[str]:
+def refusals(out: list[MembershipEffect]) -> list[str]:
     assert all(isinstance(item, Rejection) for item in out), "nothing but refusals"
     return [item.code for item in out if isinstance(item, Rejection)]
 

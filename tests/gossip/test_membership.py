@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedpeer.gossip.awareness import Awareness, ProbeTiming
-from fedpeer.gossip.claims import State
+from fedpeer.gossip.claims import ClaimedState
 from fedpeer.gossip.detector import Detector
 from fedpeer.gossip.membership import MemberChange, Membership
 from fedpeer.gossip.round_trips import RoundTrips
@@ -340,7 +340,7 @@ def round_of(machine: Membership, peer: str) -> int:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("state", ["finished", "left"])
-def test_who_says_goodbye_is_not_missed(state: State) -> None:
+def test_who_says_goodbye_is_not_missed(state: ClaimedState) -> None:
     world = settled(6, seed=2, loss=0.1)
     world.peers["peer002"].advertise(advert("peer002"), state=state)  # type: ignore[arg-type]
     assert world.run(60, lambda: world.all_hold("peer002", state))

@@ -6,10 +6,10 @@ from collections.abc import Iterable
 
 from torch import Tensor
 
-from fedpeer.networks.bayesian import Noise
+from fedpeer.networks.bayesian import NoiseSource
 
 
-def handed(tensors: Iterable[Tensor]) -> Noise:
+def handed(tensors: Iterable[Tensor]) -> NoiseSource:
     """Return a source of noise from tensors that were drawn before, one for each call."""
     coming = iter(tensors)
 

@@ -20,7 +20,7 @@ from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
-from fedpeer.sims.events import Event, RoundDone, SimulationStarted
+from fedpeer.sims.events import RoundDone, SimulationEvent, SimulationStarted
 from fedpeer.sims.network.faults import Faults, draw_faults, faults_from
 from fedpeer.sims.network.links import LinkRules
 from fedpeer.sims.prepare import prepare_simulation
@@ -165,9 +165,9 @@ def test_wrong_faults_are_the_users_mistake(text: str, words: str) -> None:
 def test_a_run_keeps_its_engine_and_faults_and_goes_on_to_the_same_numbers(tmp_path: Path) -> None:
     wanted = request("network", faults="links,loss=0.2,jitter=0.5", simulation__peers=4)
     assert SimulationRequest.from_json(wanted.to_json()) == wanted
-    stop, events = threading.Event(), list[Event]()
+    stop, events = threading.Event(), list[SimulationEvent]()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: SimulationEvent) -> None:
         events.append(event)
         if isinstance(event, RoundDone) and event.round == 2:
             stop.set()

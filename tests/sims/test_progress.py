@@ -13,13 +13,13 @@ from rich.console import Console
 
 from fedpeer.runs.units import apart, duration_text
 from fedpeer.sims.events import (
-    Event,
     MethodDone,
     MethodStarted,
     Remark,
     RoundDone,
     RunBegun,
     RunLost,
+    SimulationEvent,
     SimulationStarted,
     WorkerReplaced,
 )
@@ -29,7 +29,7 @@ from fedpeer.sims.tally import ProgressTable
 ROUNDS = 30
 
 
-def events(seeds: tuple[int, ...] = (0,), first_round: int = 1) -> Iterator[Event]:
+def events(seeds: tuple[int, ...] = (0,), first_round: int = 1) -> Iterator[SimulationEvent]:
     methods = ("local", "partial-averaging", "full-averaging")
     cells = tuple((method, seed) for seed in seeds for method in methods)
     yield SimulationStarted(
@@ -48,7 +48,7 @@ def events(seeds: tuple[int, ...] = (0,), first_round: int = 1) -> Iterator[Even
         yield MethodDone(method=method, seed=seed)
 
 
-def lines(told: Iterator[Event], seconds_each: float) -> list[str]:
+def lines(told: Iterator[SimulationEvent], seconds_each: float) -> list[str]:
     now = [0.0]
     written: list[str] = []
     with ProgressLines(written.append, lambda: now[0]) as display:
@@ -70,7 +70,7 @@ def test_at_most_one_line_a_second_and_one_at_each_end() -> None:
 
 
 def test_a_score_that_is_no_number_is_shown_as_such() -> None:
-    told: list[Event] = [
+    told: list[SimulationEvent] = [
         replace(event, score_P=(0.5, math.nan)) if isinstance(event, RoundDone) else event for event in events()
     ]
     assert any("accuracy nan % ± nan" in line for line in lines(iter(told), 1.0))
@@ -81,7 +81,7 @@ def test_seeds_count_as_one_run_and_a_resumed_one_goes_on() -> None:
     assert lines(events(first_round=29), 1.0)[2].startswith("local: round 29 of 30")
 
 
-def together() -> Iterator[Event]:
+def together() -> Iterator[SimulationEvent]:
     """Yield events of two of four runs at once: one dies after round 2, and another one begins before it restarts."""
     cells = tuple((method, seed) for seed in (0, 1) for method in ("local", "fedavg"))
     yield SimulationStarted(
@@ -96,11 +96,11 @@ def together() -> Iterator[Event]:
         at_once=2,
     )
 
-    def begin(method: str, seed: int) -> Iterator[Event]:
+    def begin(method: str, seed: int) -> Iterator[SimulationEvent]:
         yield RunBegun(method=method, seed=seed)
         yield MethodStarted(method=method, seed=seed, rounds=3, first_round=1)
 
-    def rounds(method: str, seed: int, *numbers: int) -> Iterator[Event]:
+    def rounds(method: str, seed: int, *numbers: int) -> Iterator[SimulationEvent]:
         for number in numbers:
             yield RoundDone(
                 method=method, seed=seed, round=number, rounds=3, seconds=0.5, score_P=(0.5,), bytes_sent=0,

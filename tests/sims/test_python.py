@@ -20,7 +20,7 @@ from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
-from fedpeer.sims.events import Event, RoundDone
+from fedpeer.sims.events import RoundDone, SimulationEvent
 from fedpeer.sims.results import Results
 from tests.sims.worlds import same_bits
 
@@ -116,11 +116,11 @@ def test_a_network_of_a_cell_trains_without_a_guard(tmp_path: Path) -> None:
     assert "score 0." in done.stdout
 
 
-def interrupt_after(rounds: int) -> Callable[[Event], None]:
+def interrupt_after(rounds: int) -> Callable[[SimulationEvent], None]:
     """Return a listener that interrupts as Ctrl-C does, after this many rounds."""
     seen = 0
 
-    def on_event(event: Event) -> None:
+    def on_event(event: SimulationEvent) -> None:
         nonlocal seen
         seen += isinstance(event, RoundDone)
         if seen == rounds:

@@ -27,7 +27,7 @@ from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.history import histories
 from fedpeer.sims import api, record
-from fedpeer.sims.events import Event, MethodDone, MethodStarted, Remark, RoundDone, SimulationStarted
+from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, SimulationEvent, SimulationStarted
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import run_prepared, unused_settings
@@ -163,7 +163,7 @@ def test_a_request_survives_its_settings_file() -> None:
 
 
 def test_everything_is_recorded_told_and_saved(tmp_path: Path) -> None:
-    options, events = request(), list[Event]()
+    options, events = request(), list[SimulationEvent]()
     run = folder(tmp_path, options)
     summary = run_prepared(prepare_simulation(options), run, events.append)
     assert isinstance(events[0], SimulationStarted)
@@ -221,7 +221,7 @@ def test_stopped_and_resumed_it_gives_the_numbers_of_an_uninterrupted_run(
     broken = folder(tmp_path, options)
     stop, rounds = threading.Event(), 0
 
-    def on_event(event: Event) -> None:
+    def on_event(event: SimulationEvent) -> None:
         nonlocal rounds
         rounds += isinstance(event, RoundDone)
         if rounds == after:
@@ -245,7 +245,7 @@ def test_the_best_models_are_the_same_if_the_run_was_stopped(tmp_path: Path) -> 
     run_prepared(prepare_simulation(options), complete)
     stop = threading.Event()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: SimulationEvent) -> None:
         if isinstance(event, RoundDone) and event.round == 7:
             stop.set()
 
@@ -275,7 +275,7 @@ def test_peers_with_too_few_examples_hold_none_out(tmp_path: Path, method: str) 
                    user_N=user_N, user_names=("big", "small", "tiny"))  # fmt: skip
     settings = {"simulation": {"peers": 3, "split": "user", "validation": 0.1},
                 "learning": {"rounds": 2, "batch_size": 2}}  # fmt: skip
-    said: list[Event] = []
+    said: list[SimulationEvent] = []
     found = api.simulate(data, "mlp:4+5+2", federation=settings, methods=[method], device="cpu", workers=1,
                          out=tmp_path, on_event=said.append)  # fmt: skip
     assert "2 of 3 peers have too few examples to hold one out for validation" in [
@@ -337,7 +337,7 @@ def test_a_history_is_the_same_whenever_the_run_was_stopped(tmp_path: Path, stop
     run_prepared(prepare_simulation(options), complete)
     stop = threading.Event()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: SimulationEvent) -> None:
         if isinstance(event, RoundDone) and event.round == stop_after:
             stop.set()
 
@@ -526,7 +526,7 @@ def test_a_loss_that_is_lost_is_said_once(tmp_path: Path) -> None:
         device="cpu",
         workers=1,
     )
-    events = list[Event]()
+    events = list[SimulationEvent]()
     run_prepared(prepare_simulation(options), folder(tmp_path, options), events.append)
     remarks = [event.text for event in events if isinstance(event, Remark)]
     assert len(remarks) == 1
@@ -598,7 +598,7 @@ def test_that_all_take_part_without_a_server_is_said(methods: list[str], unused:
         device="cpu",
         workers=1,
     )
-    events = list[Event]()
+    events = list[SimulationEvent]()
     run_prepared(prepare_simulation(options), folder(tmp_path, options), events.append)
     said = [event.text for event in events if isinstance(event, Remark)]
     assert any("participation 0.5" in text for text in said) == unused

@@ -14,7 +14,7 @@ from fedpeer.config.problems import ConfigError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.trackers.tracker import TrackingError
 from fedpeer.sims import api, tracked
-from fedpeer.sims.events import Event, Remark
+from fedpeer.sims.events import Remark, SimulationEvent
 from fedpeer.sims.results import Results
 from fedpeer.sims.tracked import of_peers
 from tests.runs.trackers import Recorder, known_as
@@ -32,7 +32,7 @@ def simulated(out: Path, tracking: object = "recorder", **more: Any) -> Results:
 
 @pytest.mark.slow
 def test_each_method_has_a_series_of_all_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    recorder, remarks = Recorder(), list[Event]()
+    recorder, remarks = Recorder(), list[SimulationEvent]()
     known_as(monkeypatch, "recorder", recorder)
     found = simulated(tmp_path, seeds=[5], on_event=remarks.append)
     rows = RunFolder(found.folder).rows()
@@ -65,7 +65,7 @@ def test_a_tracker_that_fails_is_a_remark_and_changes_no_number(
         raise ConnectionError("no route to host")
 
     known_as(monkeypatch, "recorder", Recorder(fail=fail))
-    told = list[Event]()
+    told = list[SimulationEvent]()
     found = simulated(tmp_path, on_event=told.append)
     texts = [each.text for each in told if isinstance(each, Remark) and "tracker" in each.text]
     assert texts == [

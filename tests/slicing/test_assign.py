@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from fedpeer.slicing.assign import assign, assign_all
-from fedpeer.slicing.models import Claim, ModelGraph, PartialModel, SlicingError
+from fedpeer.slicing.models import ModelGraph, NeuronClaim, PartialModel, SlicingError
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.trace import trace
 from tests.reference.assign import layout_of_slices
@@ -26,7 +26,7 @@ def network(*sizes: int) -> NetworkMap:
 NET = network(4, 6, 3)  # parts: input 4, "0" 6, "1" 3, which is also called output
 
 
-def model(name: str, neurons: Mapping[str, Claim] | Literal["all"], *depends_on: str) -> PartialModel:
+def model(name: str, neurons: Mapping[str, NeuronClaim] | Literal["all"], *depends_on: str) -> PartialModel:
     return PartialModel(name, depends_on, neurons)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedpeer.topology.mixing import (
-    Draws,
+    ExchangeDraws,
     Protocol,
     carrier,
     effective_matrix,
@@ -22,7 +22,7 @@ from tests.reference.mixing import limit_weights, second_modulus, spectral_gap
 from tests.topology.test_graphs import NAMES, made
 
 
-def keyed(seed: int) -> Draws:
+def keyed(seed: int) -> ExchangeDraws:
     return lambda exchange: np.random.default_rng([seed, exchange])
 
 

@@ -23,10 +23,10 @@ from fedpeer.peer.wire.consensus_messages import (
     Certificate,
     CommitState,
     ConsensusContent,
+    ConsensusEffect,
     Fetch,
     HardState,
     LeaderChanged,
-    Out,
     PersistConsensus,
     Proposal,
     Scope,
@@ -195,7 +195,7 @@ class ConsensusCluster:
             self.step()
         return until()
 
-    def carry_out(self, peer: str, outputs: Iterable[Out]) -> None:
+    def carry_out(self, peer: str, outputs: Iterable[ConsensusEffect]) -> None:
         """Carry out the outputs in order; the doomed peer dies after its last output, and the rest is dropped."""
         for output in outputs:
             self._do(peer, output)
@@ -235,7 +235,7 @@ class ConsensusCluster:
             self.disks[peer].models.add(digest)
             self.carry_out(peer, round_commit.propose(digest))
 
-    def _do(self, peer: str, output: Out) -> None:
+    def _do(self, peer: str, output: ConsensusEffect) -> None:
         match output:
             case PersistConsensus(HardState() as hard_state):
                 self.disks[peer].hard_state = hard_state

@@ -13,12 +13,12 @@ from fedpeer.peer.consensus.polls import ElectionTiming
 from fedpeer.peer.wire.consensus_messages import (
     CommitState,
     ConsensusContent,
+    ConsensusEffect,
     HardState,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
     LeaderChanged,
-    Out,
     PersistConsensus,
     Progress,
     Proposal,
@@ -57,11 +57,11 @@ def leader_certificate(candidate: str, term: int, votes: Iterable[str], roster: 
     return LeaderCertificate(term, candidate, roster, tuple(signed))
 
 
-def said(out: Iterable[Out]) -> list[object]:
+def said(out: Iterable[ConsensusEffect]) -> list[object]:
     return [output.message for output in out if isinstance(output, SendConsensus)]
 
 
-def refused(out: Iterable[Out]) -> list[str]:
+def refused(out: Iterable[ConsensusEffect]) -> list[str]:
     return [output.code for output in out if isinstance(output, Rejection)]
 
 
@@ -592,7 +592,7 @@ def test_who_voted_for_nobody_that_won_goes_by_the_coordinator_of_an_earlier_ter
     assert (election.coordinator, election.followed) == (None, (A, 4))
     assert refused(election.on_heartbeat(D, leader_certificate(A, 4, (A, B, C)))) == ["stale_term"]
     assert refused(election.on_heartbeat(D, leader_certificate(D, 5, (D, E)))) == ["stale_term"]
-    now, out = TIMING.shortest, list[Out]()
+    now, out = TIMING.shortest, list[ConsensusEffect]()
     while not out:
         out = election.tick(now := now + 1, ())
     assert said(out) == [vote_request(7, pre=True)] * 4

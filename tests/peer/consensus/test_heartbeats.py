@@ -16,12 +16,12 @@ from fedpeer.peer.consensus.election import Election
 from fedpeer.peer.wire.consensus_messages import (
     CommitState,
     ConsensusContent,
+    ConsensusEffect,
     HardState,
     Heartbeat,
     HeartbeatReply,
     LeaderCertificate,
     LeaderChanged,
-    Out,
     Progress,
     Scope,
     SendConsensus,
@@ -66,7 +66,7 @@ def elected(count: int, older: Collection[str] = ()) -> tuple[Election, int, dic
     peers = ids(count)
     disk = Disk(CommitState(1), HardState(3))
     election = machine(A, [voter_set(*peers)], disk, np.random.default_rng(0), older=older).election
-    now, out = 0, list[Out]()
+    now, out = 0, list[ConsensusEffect]()
     while not out:
         out = election.tick(now := now + 1, ())
     for pre in (True, False):
@@ -77,7 +77,7 @@ def elected(count: int, older: Collection[str] = ()) -> tuple[Election, int, dic
     return election, now, beats(out)
 
 
-def beats(out: Iterable[Out]) -> dict[str, ConsensusContent]:
+def beats(out: Iterable[ConsensusEffect]) -> dict[str, ConsensusContent]:
     """Return the heartbeats, by recipient."""
     return {
         each.to: each.message for each in out if isinstance(each, SendConsensus) and isinstance(each.message, BEATS)

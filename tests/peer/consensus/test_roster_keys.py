@@ -8,7 +8,7 @@ from typing import Any
 from fedpeer.peer.consensus.roster_keys import RosterKeys
 from fedpeer.peer.state.voters import EVERYONE, voter_set
 from fedpeer.peer.wire.consensus_messages import VoterSet
-from fedpeer.peer.wire.roster import Entry, Roster, sign, to_bytes
+from fedpeer.peer.wire.roster import Roster, RosterEntry, sign, to_bytes
 from fedpeer.sims.network import node_factory
 from tests.faults.peer_cluster import AUTHORITY
 
@@ -17,7 +17,7 @@ PUBLIC = AUTHORITY.public_key().public_bytes_raw()
 
 
 def roster(number: int, **keys: bytes) -> Roster:
-    entries = (Entry(id=peer, key=key, address=f"https://{peer}:7401") for peer, key in keys.items())
+    entries = (RosterEntry(id=peer, key=key, address=f"https://{peer}:7401") for peer, key in keys.items())
     return sign(Roster(federation="wards", authority=PUBLIC, number=number, entries=tuple(entries)), AUTHORITY)
 
 

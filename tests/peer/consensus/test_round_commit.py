@@ -17,12 +17,12 @@ from fedpeer.peer.wire.consensus_messages import (
     Commit,
     CommitState,
     ConsensusContent,
+    ConsensusEffect,
     CountUpdate,
     Fetch,
     HardState,
     Heartbeat,
     LeaderCertificate,
-    Out,
     PersistConsensus,
     Progress,
     Proposal,
@@ -157,14 +157,14 @@ class WithoutMajority(RoundCommit):
 class Forgetful(RoundCommit):
     """A new coordinator that ignores what was accepted before."""
 
-    def _finish(self, term: int) -> list[Out]:
+    def _finish(self, term: int) -> list[ConsensusEffect]:
         return []
 
 
 class Rash(RoundCommit):
     """A peer that sends before it saves."""
 
-    def received(self, sender: str, message: ConsensusContent) -> list[Out]:
+    def received(self, sender: str, message: ConsensusContent) -> list[ConsensusEffect]:
         return sorted(super().received(sender, message), key=lambda output: isinstance(output, PersistConsensus))
 
 
@@ -347,7 +347,7 @@ def readmitted() -> list[VoterSet]:
     ]
 
 
-def talk(one: RoundCommit, said: Iterable[Out], other: RoundCommit) -> None:
+def talk(one: RoundCommit, said: Iterable[ConsensusEffect], other: RoundCommit) -> None:
     """Let these two peers, which have the models X and Y, exchange messages alone until both are silent."""
     for out in said:
         if isinstance(out, SendConsensus) and out.to == other.election.me:
@@ -502,7 +502,7 @@ def coordinator(me: str = B, by: str = A, term: int = 5, voter_sets: Collection[
     return round_commit
 
 
-def first_refusal(out: list[Out]) -> str | None:
+def first_refusal(out: list[ConsensusEffect]) -> str | None:
     return out[0].code if out and isinstance(out[0], Rejection) else None
 
 
@@ -603,7 +603,7 @@ def test_updates_count_once_for_the_round_under_way() -> None:
 def test_a_new_coordinator_proposes_again_what_it_accepted_before_anything_else() -> None:
     unfinished = Proposal(4, 2, 1, Y)
     round_commit = machine(B, [ALL], Disk(CommitState(1, unfinished, FIRST), HardState(4, A)), np.random.default_rng(0))
-    now, out = 0, list[Out]()
+    now, out = 0, list[ConsensusEffect]()
     while not round_commit.election.leading:
         for said in round_commit.tick(now := now + 1, ()):
             if isinstance(said, SendConsensus) and isinstance(said.message, VoteRequest):

@@ -21,7 +21,7 @@ from fedpeer.peer.state.events import Effect, Note, Persist, Reachability, Send,
 from fedpeer.peer.wire import codec
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import Hello, ModelRequest, Update
-from fedpeer.peer.wire.roster import Entry, Roster
+from fedpeer.peer.wire.roster import Roster, RosterEntry
 from fedpeer.peer.wire.tails import content_digest
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
@@ -254,12 +254,12 @@ def test_a_groups_voters_are_those_of_its_models() -> None:
         authority=bytes(32),
         number=4,
         entries=(
-            Entry(id="peer1", key=bytes(32), address="https://a:1"),
-            Entry(id="peer2", key=bytes(32), address="https://a:2", voter=False),
-            Entry(id="peer3", key=bytes(32), address="https://a:3"),
-            Entry(id="peer4", key=bytes(32), address="https://a:4", voter=False),
-            Entry(id="peer5", key=bytes(32), address="https://a:5", voter=False),
-            Entry(id="new", key=bytes(32), address="https://a:6", models=("everyone", "left")),
+            RosterEntry(id="peer1", key=bytes(32), address="https://a:1"),
+            RosterEntry(id="peer2", key=bytes(32), address="https://a:2", voter=False),
+            RosterEntry(id="peer3", key=bytes(32), address="https://a:3"),
+            RosterEntry(id="peer4", key=bytes(32), address="https://a:4", voter=False),
+            RosterEntry(id="peer5", key=bytes(32), address="https://a:5", voter=False),
+            RosterEntry(id="new", key=bytes(32), address="https://a:6", models=("everyone", "left")),
         ),
     )
     assert plain("left", roster).members == {"peer1", "peer2", "peer3", "new"}

@@ -15,7 +15,7 @@ import torch
 from fedpeer.gossip.transfers import NumberedTransfer
 from fedpeer.peer.node import dispatch
 from fedpeer.peer.node.atomic_step import Steps
-from fedpeer.peer.node.node import Moment, Node
+from fedpeer.peer.node.node import Node, RestorePoint
 from fedpeer.peer.state.events import MessageReceived, Persist, RejectEffect, Send, Stop, Tick, Trained
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import NodeState
@@ -83,11 +83,11 @@ def failing(monkeypatch: pytest.MonkeyPatch, place: object, name: str) -> None:
     monkeypatch.setattr(place, name, fails)
 
 
-def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, Moment], Node]:
+def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, RestorePoint], Node]:
     """Return a `Node.again` that first ends the failures: otherwise the new node could not even begin."""
     again = Node.again
 
-    def mended(self: Node, moment: Moment) -> Node:
+    def mended(self: Node, moment: RestorePoint) -> Node:
         broken.undo()
         return again(self, moment)
 

@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedpeer.peer.runtime.authority import write_private
 from fedpeer.peer.runtime.certificates import authority_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.runtime.identity import Identity
-from fedpeer.peer.wire.roster import Entry, Roster, sign
+from fedpeer.peer.wire.roster import Roster, RosterEntry, sign
 
 
 @dataclass
@@ -54,7 +54,7 @@ class People:
         write_private(paths[1], key_pem(key))
         if admitted:
             address = address or f"https://127.0.0.1:{7401 + len(self.roster.entries)}"
-            entry = Entry(id=peer, key=key.public_key().public_bytes_raw(), address=address)
+            entry = RosterEntry(id=peer, key=key.public_key().public_bytes_raw(), address=address)
             new = replace(self.roster, number=self.roster.number + 1, entries=(*self.roster.entries, entry))
             self.roster = sign(new, self.key)
         return Identity(peer, key, paths[0], paths[1], self.folder / "ca.crt")

@@ -16,7 +16,7 @@ from fedpeer.peer.node.dispatch import Dispatch
 from fedpeer.peer.state.events import MessageReceived
 from fedpeer.peer.wire.codec import decode, frame_bytes_max
 from fedpeer.peer.wire.message_spec import Envelope, MessageSpec, Name
-from fedpeer.peer.wire.messages import KINDS, Group
+from fedpeer.peer.wire.messages import KINDS, GroupName
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.tails import TextTail
 from fedpeer.peer.wire.wire_types import EmptyPlace, Whole
@@ -39,7 +39,7 @@ class LoadReport:
         number=max(KINDS) + 1, since=2, when="met", about="group", tail=TextTail("a report", REPORT_BYTES_MAX)
     )
 
-    group: Group
+    group: GroupName
     percent: Annotated[int, Whole(0, 100)]
     model: Name
     text: Annotated[bytes, EmptyPlace()]

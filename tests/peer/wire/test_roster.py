@@ -17,8 +17,8 @@ from fedpeer.config.peer_id import is_id
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.peer.wire.roster import (
     ROSTER_BYTES_MAX,
-    Entry,
     Roster,
+    RosterEntry,
     RosterError,
     admit,
     expel,
@@ -45,8 +45,8 @@ def public(seed: int) -> bytes:
 AUTHORITY = key_of(1000)
 
 
-def entry(number: int) -> Entry:
-    return Entry(id=f"peer{number}", key=public(number), address=f"https://10.0.0.{number}:7401")
+def entry(number: int) -> RosterEntry:
+    return RosterEntry(id=f"peer{number}", key=public(number), address=f"https://10.0.0.{number}:7401")
 
 
 def roster(peers: int = 3, **changes: Any) -> Roster:
@@ -81,7 +81,7 @@ def code_of(act: Callable[[], object]) -> str:
 @settings(max_examples=30)
 def test_bytes_and_back(people: list[tuple[str, list[str] | None, bool]], revoked: list[int]) -> None:
     entries = tuple(
-        Entry(
+        RosterEntry(
             id=name,
             key=public(number),
             address=f"https://host{number}:7401",
@@ -198,7 +198,7 @@ def test_whose_it_is_and_the_signature_come_before_anything_is_read(monkeypatch:
         (replace(entry(1), models=("line\nbreak",)),),
     ],
 )
-def test_c06_a_roster_that_contradicts_itself_is_not_made(entries: tuple[Entry, ...]) -> None:
+def test_c06_a_roster_that_contradicts_itself_is_not_made(entries: tuple[RosterEntry, ...]) -> None:
     assert code_of(lambda: roster(entries=entries)) == "bad_metadata"
 
 

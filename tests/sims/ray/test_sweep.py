@@ -32,7 +32,7 @@ from fedpeer.experiments.short_requests import experiment_options as asked_for
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
-from fedpeer.sims.events import Event, MethodStarted, Remark, RoundDone, RunLost
+from fedpeer.sims.events import MethodStarted, Remark, RoundDone, RunLost, SimulationEvent
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 from fedpeer.sims.simulate import run_prepared
@@ -249,7 +249,9 @@ def wide_request(engine: EngineName, method: str, **more: Any) -> SimulationRequ
     )
 
 
-def recorded(options: SimulationRequest, folder: Path, on_event: Callable[[Event], None]) -> list[dict[str, Any]]:
+def recorded(
+    options: SimulationRequest, folder: Path, on_event: Callable[[SimulationEvent], None]
+) -> list[dict[str, Any]]:
     """Run a whole simulation; return its rows without the seconds."""
     run = RunFolder.create(folder, name=options.engine, settings=options.to_json(), environment={})
     run_prepared(prepare_simulation(options), run, on_event)
@@ -264,9 +266,9 @@ def test_a_lost_machine_costs_the_rounds_since_the_last_checkpoint_and_changes_n
     machines.cluster.close()  # its idle shards occupy CPUs
     third = machines.of_ray.add_node(num_cpus=2)
     machines.of_ray.wait_for_nodes()
-    events: list[Event] = []
+    events: list[SimulationEvent] = []
 
-    def on_event(event: Event) -> None:
+    def on_event(event: SimulationEvent) -> None:
         events.append(event)
         if isinstance(event, RoundDone) and sum(isinstance(each, RoundDone) for each in events) == 2:
             machines.of_ray.remove_node(third, allow_graceful=False)
@@ -323,7 +325,10 @@ def begun(options: SimulationRequest, root: Path) -> RunFolder:
 
 
 def played(
-    options: SimulationRequest, run: RunFolder, on_event: Callable[[Event], None] = lambda event: None, **more: Any
+    options: SimulationRequest,
+    run: RunFolder,
+    on_event: Callable[[SimulationEvent], None] = lambda event: None,
+    **more: Any,
 ) -> dict[str, Any]:
     """Run a simulation; return all that it leaves, without times and names."""
     simulation = prepare_simulation(options, dataset=load_dataset(options.federation.simulation.dataset))
@@ -366,7 +371,7 @@ def test_a_run_whose_process_is_killed_is_played_again_and_all_is_as_here(
 ) -> None:
     board, lost, counted = ProgressTable(), list[RunLost](), list[tuple[int, int, int]]()
 
-    def on_event(event: Event) -> None:
+    def on_event(event: SimulationEvent) -> None:
         if not board.tallies:
             board.start(event)  # type: ignore[arg-type]
         board.on_event(event)
@@ -399,14 +404,14 @@ def test_a_simulation_that_was_stopped_goes_on_in_the_middle_of_its_runs(
     options, stop, first = request("ray", address=machines.address), threading.Event(), dict[tuple[str, int], int]()
     run = begun(options, tmp_path)
 
-    def stopping(event: Event) -> None:
+    def stopping(event: SimulationEvent) -> None:
         if isinstance(event, RoundDone):
             stop.set()
 
     assert played(options, run, stopping, stop=stop)["status"] == "interrupted"
     held.unlink()
 
-    def going_on(event: Event) -> None:
+    def going_on(event: SimulationEvent) -> None:
         if isinstance(event, RoundDone):
             first.setdefault((event.method, event.seed), event.round)
 
