@@ -53,6 +53,11 @@ class _Worker:
     pipe: Connection
     task: int | None = None
 
+    def send(self, *message: object) -> None:
+        """Send a message; a worker that is dead does not get it, and is found at the next wait."""
+        with contextlib.suppress(BrokenPipeError, ConnectionResetError):
+            self.pipe.send(message)
+
 
 class WorkerPool:
     """The worker processes of one job. A context manager, so that no process outlives the run."""
@@ -94,8 +99,7 @@ class WorkerPool:
             return
         self._mixing[group] = mixing
         for worker in self._workers:
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead worker is found by `run`
-                worker.pipe.send(("mixing", group, mixing))
+            worker.send("mixing", group, mixing)
 
     def run(self, tasks: Sequence[WorkerTask]) -> list[Any]:
         """Run all tasks, with the effect of running each once, and return their results in the same order.
@@ -141,8 +145,7 @@ class WorkerPool:
     def _send_next(self, worker: _Worker, tasks: Sequence[WorkerTask], waiting: deque[int]) -> None:
         if waiting:
             worker.task = waiting.popleft()
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # found dead at the next wait
-                worker.pipe.send(("task", worker.task, tasks[worker.task]))
+            worker.send("task", worker.task, tasks[worker.task])
 
     def _receive(self, worker: _Worker) -> tuple[int, Any] | None:
         """Return a worker's answer, or None if the worker is dead."""
@@ -166,11 +169,11 @@ class WorkerPool:
 
     def _start(self, name: str) -> _Worker:
         leader_end, worker_end = self._context.Pipe()
-        process = self._launched(name, worker_end)
+        worker = _Worker(name, self._launched(name, worker_end), leader_end)
         worker_end.close()
         for group, mixing in self._mixing.items():
-            leader_end.send(("mixing", group, mixing))
-        return _Worker(name, process, leader_end)
+            worker.send("mixing", group, mixing)
+        return worker
 
     def _launched(self, name: str, worker_end: Connection) -> BaseProcess:
         """Start a process; a fork server that has been killed, as by a signal to the whole group, is started again."""

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import Callable
 from multiprocessing import connection, forkserver
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import numpy as np
@@ -25,7 +26,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.sims.vector import pool
-from fedpeer.sims.vector.pool import EngineError, Stopped
+from fedpeer.sims.vector.pool import EngineError, Stopped, WorkerPool
 from fedpeer.sims.world import World, build_world, plan_of
 from tests.sims.worlds import engine, federation, played, relative, same_bits, start_of, world
 
@@ -277,6 +278,28 @@ def test_a_fork_server_that_is_being_killed_with_its_workers_is_asked_again(monk
         running.step()
         assert same_bits(undisturbed, running.x_Pn)
     assert next(refusals, None) is None
+
+
+def test_a_replacement_that_dies_before_it_has_a_matrix_is_replaced_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, seen = world(federation()), list[str]()
+    undisturbed = played(made, workers=2)
+    launched = WorkerPool._launched
+
+    def killed(self: WorkerPool, name: str, worker_end: connection.Connection) -> BaseProcess:
+        process = launched(self, name, worker_end)
+        if len(seen) == 0:
+            process.kill()
+            process.join()
+        return process
+
+    with engine(made, workers=2, replaced=lambda worker, reason: seen.append(worker)) as running:
+        running.step()
+        monkeypatch.setattr(WorkerPool, "_launched", killed)
+        os.kill(running.process_ids[0], signal.SIGKILL)
+        running.step()
+        running.step()
+        assert same_bits(undisturbed, running.x_Pn)
+    assert seen == ["worker1", "worker1"]
 
 
 def test_a_worker_that_ends_with_the_signal_to_stop_is_not_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
