@@ -381,5 +381,5 @@ def groups(merges: Sequence[tuple[int, int]], taken: int) -> tuple[tuple[int, ..
     """Return the groups of two or more peers that this many merges make, ordered by their smallest number."""
     nodes, peers = below(merges), len(merges) + 1
     inside = {node for merge in merges[:taken] for node in merge}
-    standing = [nodes[node] for node in range(peers, peers + taken) if node not in inside]
-    return tuple(sorted(standing))
+    outermost = [nodes[node] for node in range(peers, peers + taken) if node not in inside]
+    return tuple(sorted(outermost))

@@ -91,7 +91,7 @@ class Method:
     own_loss: bool = False
 
     @property
-    def served(self) -> bool:
+    def has_server(self) -> bool:
         """True if the algorithm has a server."""
         return self.sharing == "with a coordinator"
 

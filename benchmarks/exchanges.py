@@ -28,7 +28,7 @@ SEEDS = (0, 1, 2, 3, 4)
 WARDS = 5
 METHODS = ("partial-averaging", "full-averaging")
 #: Settings of `gossip`, by the name of their row; all others are compared with the last.
-ENDS: Mapping[str, Mapping[str, Any]] = {
+SETTINGS: Mapping[str, Mapping[str, Any]] = {
     **{str(count): {"exchanges": count} for count in (1, 2, 4, 8)},
     "to 1e-4": {"tolerance": 1e-4},
 }
@@ -65,7 +65,7 @@ class Cell:
     """One run: a task, the row of the table, a seed."""
 
     trial: Trial
-    end: str
+    setting: str
     seed: int
 
 
@@ -79,7 +79,7 @@ def play(cell: Cell, folder: Path) -> dict[str, dict[str, Any]]:
     results = fedpeer.simulate(
         federation={
             "learning": {"evaluate_every": 30, **cell.trial.learning},
-            "gossip": dict(ENDS[cell.end]),
+            "gossip": dict(SETTINGS[cell.setting]),
             "simulation": simulation,
         },
         methods=METHODS,
@@ -98,14 +98,14 @@ def table(trial: Trial, found: Mapping[Cell, Mapping[str, Mapping[str, Any]]], s
     for method in METHODS:
         for word in (method, "points", "sent"):
             drawn.add_column(word, justify="right")
-    last = list(ENDS)[-1]
-    for end in ENDS:
-        row = [end]
+    last = list(SETTINGS)[-1]
+    for setting in SETTINGS:
+        row = [setting]
         for method in METHODS:
-            score_S = 100 * _per_seed(found, trial, end, method, "accuracy_mean", seeds)
+            score_S = 100 * _per_seed(found, trial, setting, method, "accuracy_mean", seeds)
             points_S = score_S - 100 * _per_seed(found, trial, last, method, "accuracy_mean", seeds)
-            sent = _per_seed(found, trial, end, method, "bytes_sent", seeds).mean()
-            row += [f"{score_S.mean():.2f} %", _text(points_S) if end != last else "", count_text(sent, "B")]
+            sent = _per_seed(found, trial, setting, method, "bytes_sent", seeds).mean()
+            row += [f"{score_S.mean():.2f} %", _text(points_S) if setting != last else "", count_text(sent, "B")]
         drawn.add_row(*row)
     return drawn
 
@@ -113,12 +113,12 @@ def table(trial: Trial, found: Mapping[Cell, Mapping[str, Mapping[str, Any]]], s
 def _per_seed(
     found: Mapping[Cell, Mapping[str, Mapping[str, Any]]],
     trial: Trial,
-    end: str,
+    setting: str,
     method: str,
     key: str,
     seeds: Sequence[int],
 ) -> np.ndarray[Any, np.dtype[np.float64]]:
-    return np.array([found[Cell(trial, end, seed)][method][key] for seed in seeds], dtype=np.float64)
+    return np.array([found[Cell(trial, setting, seed)][method][key] for seed in seeds], dtype=np.float64)
 
 
 def _text(points_S: np.ndarray[Any, np.dtype[np.float64]]) -> str:
@@ -148,7 +148,7 @@ def main() -> None:
         folder = Path(name)
         write_table(folder)
         for trial in trials:
-            cells = [Cell(trial, end, seed) for seed in seeds for end in ENDS]
+            cells = [Cell(trial, setting, seed) for seed in seeds for setting in SETTINGS]
             found = dict(zip(cells, pool.map(play, cells, [folder] * len(cells)), strict=True))
             Console(width=110).print(table(trial, found, seeds))
 

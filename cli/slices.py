@@ -53,14 +53,13 @@ def slices_command(
 
     from fedpeer.cli.files import write_new_text
     from fedpeer.cli.simulate_options import options_of
-    from fedpeer.slicing.describe import describe_slices as described
-    from fedpeer.slicing.describe import slices_svg
+    from fedpeer.slicing.describe import describe_slices, slices_svg
 
     given = {"network": network, "dataset": dataset, "peers": peers, "algorithm": algorithm}
     written = {name: value for name, value in given.items() if value is not None}
     request = options_of(written, config, consequence="", runs=False)
     plan, networks = planned(request.federation)
-    found = described(plan, networks)
+    found = describe_slices(plan, networks)
     if svg is not None:
         write_new_text(svg, slices_svg(found), option="--svg")
     console = Console()
@@ -244,10 +243,7 @@ def _without_exchanges(plan: Plan, federation: FederationSettings) -> list[str]:
     eager = [group.id for group in plan.groups if is_asynchronous(plan, federation, group.id)]
     sentences = (
         (led, "averaged by a coordinator that the group's members elect"),
-        (
-            eager,
-            "averaged while peers train, at their own pace",
-        ),
+        (eager, "averaged while peers train, at their own pace"),
     )
     return [f"{', '.join(ids)}: {how}." for ids, how in sentences if ids]
 

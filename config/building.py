@@ -63,7 +63,7 @@ def algorithm_of(
         ChoiceError, AlgorithmError, RobustError, PrivacyError: the user's mistakes.
     """
     make = _maker(choice, load)
-    if not method_of(choice).served:
+    if not method_of(choice).has_server:
         context = replace(context, optimizer_state=learning.optimizer_state, rounds=learning.rounds)
         peer_to_peer: AnyAlgorithm = make(context)
         if context.outer is None:

@@ -211,14 +211,16 @@ def _later() -> Iterator[tuple[str, Key]]:
 # -------------------------------------------------------------------------------------------------- whom it concerns
 
 
-def group_digest(contract: ContractFields, group: str, *, served: bool) -> bytes:
+def group_digest(contract: ContractFields, group: str, *, has_server: bool) -> bytes:
     """Return the digest, 32 bytes, of the settings that concern the averaging group of this id.
 
-    Models that have no part in the group are left out, and so are settings that each peer decides by itself. `served`:
-    whether the algorithm has a server, so that the settings of training concern everybody.
+    Models that have no part in the group are left out, and so are settings that each peer decides by itself.
+
+    Args:
+        has_server: whether the algorithm has a server, so that the settings of training concern everybody.
     """
-    models = _models(contract.get("partial_models", {}), group.split("+"), everyone=served)
-    concerns = {"average", "training"} if served else {"average"}
+    models = _models(contract.get("partial_models", {}), group.split("+"), everyone=has_server)
+    concerns = {"average", "training"} if has_server else {"average"}
     found = {
         path: _at(contract, path)
         for path, key in KEYS.items()

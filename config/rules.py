@@ -571,7 +571,7 @@ def _namesakes(options: Combination) -> Iterator[_Broken]:
 
 
 def _without_a_server(options: Combination) -> bool:
-    return not any(method.served for _, method in options.kinds)
+    return not any(method.has_server for _, method in options.kinds)
 
 
 def _named(methods: Sequence[Choice]) -> str:
@@ -579,7 +579,7 @@ def _named(methods: Sequence[Choice]) -> str:
 
 
 def _served(options: Combination) -> list[Choice]:
-    return [choice for choice, method in options.kinds if method.served]
+    return [choice for choice, method in options.kinds if method.has_server]
 
 
 def _keeping(options: Combination) -> list[Choice]:
@@ -625,7 +625,7 @@ def _twice(options: Combination) -> Iterator[_Broken]:
 
 
 def _averages_slices(options: Combination) -> bool:
-    return any(method.sharing == "partial models" and not method.served for _, method in options.kinds)
+    return any(method.sharing == "partial models" and not method.has_server for _, method in options.kinds)
 
 
 def _noisy(options: Combination, own: SliceGossipSettings | None = None) -> bool:

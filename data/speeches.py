@@ -46,7 +46,7 @@ def model_folder() -> Path:
 
 
 def speeches() -> Dataset:
-    """Which of the four leading roles of a play of Shakespeare's says a speech; each of eight plays is a user.
+    """Leading role (of four) that says a speech of a play by Shakespeare; each of eight plays is a user.
 
     The plays are those whose fourth role has the most speeches of at least 8 words. Class 0 is the role of a play with
     the most such speeches, so it is another person in each play. The first 35 speeches of each role are taken.

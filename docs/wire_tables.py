@@ -1,4 +1,4 @@
-"""Writes the tables of wire.md from the declarations of the messages (`peer/wire/messages.py`).
+"""Write the tables of wire.md from the declarations of the messages (`peer/wire/messages.py`).
 
 `python docs/wire_tables.py` rewrites what stands between the marks in that page; a test fails while the two differ.
 """
@@ -124,7 +124,7 @@ def types() -> str:
 
 
 def _records(wire_types: Any) -> Iterator[Layout]:
-    """Give all records in these types."""
+    """Yield all records in these types."""
     for wire_type in wire_types:
         match wire_type:
             case Record(layout):
@@ -178,10 +178,10 @@ def _counts(spec: MessageSpec) -> str:
     return ", ".join(name for name, holds in properties.items() if holds) or "-"
 
 
-def sayings() -> str:
+def statements() -> str:
     """Return the table of the fields of each statement of a ConsensusMessage."""
     rows = ((f"`{tag}`", "; ".join([*_since(each.since), *_elements(each)])) for tag, each in CONSENSUS_LAYOUTS.items())
-    return _table(("said", "fields"), *rows)
+    return _table(("statement", "fields"), *rows)
 
 
 TABLES: Mapping[str, Callable[[], str]] = {
@@ -189,7 +189,7 @@ TABLES: Mapping[str, Callable[[], str]] = {
     "envelope": envelope,
     "kinds": kinds,
     "handling": handling,
-    "sayings": sayings,
+    "statements": statements,
 }
 
 

@@ -35,7 +35,8 @@ _NUMBERS = (30, 60, 100, 200, 400, 1000)
 #: The numbers of mini-batches for which a short run is enough.
 _SOON = _NUMBERS[:4]
 _IN_GROUP = "peers in a group"
-_SIXTY_FOUR = 64
+#: The writers of figures 14 to 16, who are in groups of 2 to all of them.
+_GROUPED_WRITERS = 64
 
 
 @dataclass(frozen=True)
@@ -163,7 +164,7 @@ def _grouped(number: int, size: int, network: str) -> Scheme:
             "neurons": "all" if number == 100 else neurons(number),
             "members": [f"peer{peer}" for peer in range(first + 1, first + size + 1)],
         }
-        for first in range(0, _SIXTY_FOUR, size)
+        for first in range(0, _GROUPED_WRITERS, size)
     }
     return Scheme(str(number), "partial-averaging", models, network)
 
@@ -180,7 +181,7 @@ def _group_figure(number: str, writers: _Writers) -> Figure:
         schemes=lambda size: [_grouped(each, size, writers.network) for each in FIRST],
         settings=sizes,
         setting=_IN_GROUP,
-        world=lambda size: writers.world(1, _SIXTY_FOUR, 200),
+        world=lambda size: writers.world(1, _GROUPED_WRITERS, 200),
         few=(("0", "80", "100"), (4, 64)),
         minutes=(4, 35, 120),
         log=True,

@@ -19,7 +19,7 @@ _GENERATION_TAG, _CHANNEL_TAG = b"fedpeer life 1", b"fedpeer lane 1"
 ChannelEnd = Literal["made", "taken"]
 #: How far a generation may be ahead of the one that a peer knows of itself: generations drawn for empty disks are below
 #: 2^31.
-LIFE_AHEAD_MAX = 2**32
+GENERATION_AHEAD_MAX = 2**32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -43,7 +43,7 @@ def footprint(simulation: Simulation) -> Footprint | None:
     largest, checkpoint, at_once = 0, 0, 0
     for method in request.methods:
         kept = simulation.kept[str(method)]
-        if kept.served:
+        if kept.has_server:
             drawn = taking_part(peers, learning.participation)
             some = not (kept.everyone or learning.everyone_trains)
             trained = round(peers * (1 - (1 - drawn / peers) ** learning.rounds)) if some else peers

@@ -112,7 +112,7 @@ def _try_method(world: World, job: Job, method: Choice, plan: Plan) -> KeptFiles
         PooledLinearEngine(job, workspace_of(world, plan, job.device)(), world.drawn(""), *linear)
     own = byte_count(forms.client)
     if has_server(algorithm):
-        return KeptFiles(own, byte_count(forms.sent), algorithm.everyone_trains, served=True)
+        return KeptFiles(own, byte_count(forms.sent), algorithm.everyone_trains, has_server=True)
     return KeptFiles(own)
 
 

@@ -150,7 +150,7 @@ def unused_settings(request: SimulationRequest) -> list[str]:
     """Return a remark for each setting that has no effect on any of the methods."""
     learning, gossip = request.federation.learning, request.federation.gossip
     methods = [method_of(each) for each in request.methods]
-    served, gossips = any(method.served for method in methods), any(method.averages for method in methods)
+    served, gossips = any(method.has_server for method in methods), any(method.averages for method in methods)
     remarks = []
     if gossips and not served:
         none = "algorithms with a server, and none has one here"

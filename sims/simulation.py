@@ -19,16 +19,16 @@ from fedpeer.slicing.plan import Plan
 class KeptFiles:
     """The size of one peer's states in the files of a method.
 
-    own        bytes of the state that the peer keeps; without a server, the averaged parameters come on top
-    update     bytes of its update for a server; 0 without a server
-    everyone   whether all peers train in each round, not only the participants
-    served     whether there is a server
+    own          bytes of the state that the peer keeps; without a server, the averaged parameters come on top
+    update       bytes of its update for a server; 0 without a server
+    everyone     whether all peers train in each round, not only the participants
+    has_server   whether there is a server
     """
 
     own: int
     update: int = 0
     everyone: bool = True
-    served: bool = False
+    has_server: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

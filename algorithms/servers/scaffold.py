@@ -88,8 +88,8 @@ class Scaffold(CoordinatedAlgorithm[ControlledModel, ControlledModel, Controlled
 
     def close(self, server: ControlledModel, updates: ScaffoldUpdate) -> ControlledModel:
         took_part = len(updates.model_n) / self.context.clients
-        alike_K = torch.ones(len(updates.model_n), device=updates.model_n.device)
-        mean = divided(server, self.context.mean(combined(updates), alike_K))
+        equal_K = torch.ones(len(updates.model_n), device=updates.model_n.device)
+        mean = divided(server, self.context.mean(combined(updates), equal_K))
         model_n, mean_n = server.model_n + self.global_lr * mean.model_n, server.model_n + mean.model_n
         return ControlledModel(
             with_statistics(model_n, mean_n, self.context.layout),

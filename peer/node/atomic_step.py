@@ -34,19 +34,15 @@ class Steps:
         """Return the effects of an event."""
         if not isinstance(event, MessageReceived):
             return self.node.step(event)
-        before = self.node.moment()
+        before = self.node.restore_point()
         try:
             return self.node.step(event)
         except Exception as error:
             self._failed(error, event.sender)
-        now, reputations, leaving = (
-            self.node.state.now,
-            self.node.state.others.reputations,
-            self.node.phase == "leaving",
-        )
+        failed, leaving = self.node.state, self.node.phase == "leaving"
         self.node = self.node.again(before)
-        self.node.state.others.reputations |= reputations
-        effects = self.node.step(Tick(now))
+        self.node.state.others.reputations |= failed.others.reputations
+        effects = self.node.step(Tick(failed.now))
         if leaving:
             effects += self.node.step(OperatorCommand("leave"))
         self.node.state.refuse("internal_error", event.sender)

@@ -247,8 +247,8 @@ def _agreed(state: NodeState, peer: str, group: str) -> bool:
     if contract_digest(other.contract) != contract:
         return False
     theirs, mine = parse_json(other.contract), json.loads(state.setup.held.text)
-    served = state.setup.served
-    return group_digest(theirs, group, served=served) == group_digest(mine, group, served=served)
+    has_server = state.setup.has_server
+    return group_digest(theirs, group, has_server=has_server) == group_digest(mine, group, has_server=has_server)
 
 
 def on_contract(state: NodeState, peer: str, contract: Contract) -> None:

@@ -169,7 +169,7 @@ class Node:
         self.consensus_by_group: dict[str, RoundConsensus] = {}
         self._reachable = True
         self._update_consensus_groups()
-        self.client = RoundClient(self.state, self.consensus_by_group[EVERYONE]) if setup.served else None
+        self.client = RoundClient(self.state, self.consensus_by_group[EVERYONE]) if setup.has_server else None
         self.averager = GroupAverager(self.state, self.consensus_by_group)
         self._dispatch = Dispatch(self.work, self.consensus_by_group, self._enrol)
         self._reacquainted = False
@@ -202,24 +202,24 @@ class Node:
             self.state.others.policies[other] = policy_of(self.state, other)
         return self.state.others.policies[other]
 
-    def moment(self) -> RestorePoint:
+    def restore_point(self) -> RestorePoint:
         """Return a copy of all that must survive; later steps do not change it."""
         return RestorePoint(self.durable.copy(), self.state.peer_groups, self.phase != "starting")
 
-    def again(self, moment: RestorePoint) -> Node:
+    def again(self, point: RestorePoint) -> Node:
         """Return this peer as if its process had been killed at that moment and started again.
 
         This node must not be used any more.
         """
         return Node(
-            replace(self.setup, peer_groups=moment.peer_groups),
-            moment.durable,
-            blank=self.blank and not moment.started,
+            replace(self.setup, peer_groups=point.peer_groups),
+            point.durable,
+            blank=self.blank and not point.started,
             draws=self._draws,
             sign=self._sign,
             verify=self._verify,
             verify_by=self._verify_by,
-            forgot=self._forgot and not moment.started,
+            forgot=self._forgot and not point.started,
             spec_of=self._spec_of,
         )
 

@@ -134,7 +134,7 @@ def setup_of(
         plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), chosen, me=me)
         mine = peer_plan(plan, me).groups
         elsewhere = {group.id: group for group in plan.groups if group.id not in mine}
-        if found.served:
+        if found.has_server:
             rounds = federation.gossip.model_copy(update={"every": 1})  # a server closes each of them
             everyone = ConsensusGroup(frozenset(peers), network, voter_set)
             return PeerGroups(roster, {}, {}, elsewhere, {EVERYONE: everyone}, {EVERYONE: rounds})
@@ -181,7 +181,7 @@ def setup_of(
         models=ModelGraph(ours.models()).implemented(me),
         nonce=nonce,
         own_weights=found.own_weights,
-        served=found.served,
+        has_server=found.has_server,
     )
 
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
 from fedpeer.gossip.proofs import (
-    LIFE_AHEAD_MAX,
+    GENERATION_AHEAD_MAX,
     ChannelEnd,
     ChannelProof,
     GenerationProof,
@@ -184,7 +184,7 @@ def _forgot(state: NodeState, received: MessageReceived, proof: ChannelProof) ->
     return proof.number > out.made or (proof.number > out.acked and proof.weight != out.weight_until(proof.number))
 
 
-def other_self(state: NodeState, sender: str, incarnation: int, number: int, nonce: int) -> None:
+def other_self(state: NodeState, sender: str, incarnation: int, generation: int, nonce: int) -> None:
     """Act on the proof that this peer has signed this incarnation and start, which it may not know.
 
     If two processes run with one identity, the one that started later goes on (E15). A process that has just started is
@@ -194,29 +194,32 @@ def other_self(state: NodeState, sender: str, incarnation: int, number: int, non
 
     Args:
         sender: the peer that shows the proof; "": nobody in particular.
-        number: generation of that start; `nonce`: its nonce.
+        generation: of that start; `nonce`: its nonce.
     """
     durable = state.durable
-    if number > durable.generation + LIFE_AHEAD_MAX or incarnation > durable.incarnation + INCARNATION_AHEAD_MAX:
-        text = f"incarnation {incarnation}, generation {number} of this peer"
+    if (
+        generation > durable.generation + GENERATION_AHEAD_MAX
+        or incarnation > durable.incarnation + INCARNATION_AHEAD_MAX
+    ):
+        text = f"incarnation {incarnation}, generation {generation} of this peer"
         state.effects.append(RejectEffect(Rejection("incarnation_jump", text, sender)))
         return
     starts = state.starts
-    other_process = nonce != state.setup.nonce or number not in starts.numbers
-    later = other_process and (number, nonce) > (durable.generation, state.setup.nonce)
+    other_process = nonce != state.setup.nonce or generation not in starts.numbers
+    later = other_process and (generation, nonce) > (durable.generation, state.setup.nonce)
     if later and not state.young and incarnation >= durable.incarnation:
         text = f"another process with the identity of {state.me} started after this one, so this one stops"
         state.note("error", "duplicate_peer", text)
         state.stop(2, f"{text}; start {state.me} on one machine only")
         return
-    other_disk = other_process and number not in starts.before
-    unknown = later or (other_disk and (not starts.before or number < starts.before.start))
+    other_disk = other_process and generation not in starts.before
+    unknown = later or (other_disk and (not starts.before or generation < starts.before.start))
     lost = incarnation > durable.incarnation or (incarnation == durable.incarnation and unknown)
     known = incarnation < durable.incarnation and all(each.lost for each in durable.consensus_states.values())
     if lost or later or (other_disk and not known):
         state.lose_vote()
     if later:
-        state.start(number + 1)
+        state.start(generation + 1)
     if lost:
         begin_incarnation(state, incarnation + 1, "others know of a later generation or incarnation of this peer")
     elif later:

@@ -134,24 +134,24 @@ class LocalTrainer(Training):
         # A subclass may have more leaves, so the type itself counts.
         self._optimizer_only = type(begun) is TrainingState
         self.state_size = len(begun.optimizer_k) if self._optimizer_only else 0
-        self.served: ServerSide | None = None
+        self.server_side: ServerSide | None = None
         if has_server(self.algorithm):
 
             def among(clients: int) -> Coordinated:
                 other = replace(context, clients=clients)
                 return coordinated_of(method, learning, other, load, secret=secret, begun=True)
 
-            self.served = ServerSide.of(local_task, self.algorithm, among, begun, peers, patience)
+            self.server_side = ServerSide.of(local_task, self.algorithm, among, begun, peers, patience)
         elif not self._optimizer_only:
             assembly = local_task.assembly
             self._dry_run(begun, plan_for(assembly.federation, assembly.network, peers, method, me=local_task.peer))
 
     @property
     def spec(self) -> AlgorithmSpec | None:
-        return None if self.served is None else self.served.spec
+        return None if self.server_side is None else self.server_side.spec
 
     def start(self) -> Tensor:
-        if self.served is not None:
+        if self.server_side is not None:
             return self._start_n
         return combined(self.algorithm.start_averaged(self._start_n))
 
@@ -175,11 +175,11 @@ class LocalTrainer(Training):
             return self.local_task.evaluate(x_n, validation=True)
 
     def serve(self, job: RoundWork) -> RoundWorked:
-        assert self.served is not None, "only an algorithm with a server asks for this"
+        assert self.server_side is not None, "only an algorithm with a server asks for this"
         if isinstance(job, AggregateUpdates):  # beside a training, and without convolutions
-            return self.served.work(job)
+            return self.server_side.work(job)
         with unrounded(self.local_task.device):
-            return self.served.work(job)
+            return self.server_side.work(job)
 
     def weight(self, state_k: Tensor, place_D: Tensor) -> float | None:
         if not self._weighs:

@@ -128,7 +128,7 @@ class MessageAdmission:
         return b""
 
     async def take_over(self, certificate: bytes, length: int, chunks: Chunks) -> bytes:
-        """Do the same with a message of this length that comes over a connection with this certificate."""
+        """Take a message of this length from a connection with this certificate; return the answer as `take` does."""
         return await self.take(Visit(), certificate, partial(within_bound, length), chunks)
 
     def strange(self, peer: str, why: str) -> None:

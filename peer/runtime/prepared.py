@@ -164,10 +164,10 @@ def prepare_peer(
     refresh = DataRefresh(file, federation, device) if file.data.refresh else None
     made, algorithm = outfit(file, federation, device, load, assembled), federation.learning.algorithm
     data = made.dataset
-    hides = method_of(algorithm).served or hides_values(federation)
+    hides = method_of(algorithm).has_server or hides_values(federation)
     secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
     trainer = trainer_of(made, file, roster, device, secret)
-    if refresh is not None and trainer.served is not None and trainer.served.spec.fixed:
+    if refresh is not None and trainer.server_side is not None and trainer.server_side.spec.fixed:
         raise DataError(f"data.refresh: {algorithm.name} keeps a number for each example; leave it out")
     return Prepared(
         file=file,

@@ -84,7 +84,7 @@ class Setup:
     signed       newest known contract signed by the authority; None: only the file is known
     unfit        returns why this peer cannot change to the contract of this text; "": it can
     earlier      rosters before that of the start, as far as its file has them
-    served       whether its algorithm has a server, whose client it is
+    has_server   whether its algorithm has a server, whose client it is
     """
 
     me: str
@@ -103,7 +103,7 @@ class Setup:
     signed: SignedContract | None = None
     unfit: Callable[[bytes], str] = lambda text: ""
     earlier: tuple[Roster, ...] = ()
-    served: bool = False
+    has_server: bool = False
 
     def ticks(self, seconds: float) -> int:
         """Return these seconds in ticks, at least one."""

@@ -8,19 +8,19 @@ from pathlib import Path
 
 from rich.console import Console
 
-from benchmarks.exchanges import ENDS, METHODS, TRIALS, Cell, table, write_table
+from benchmarks.exchanges import METHODS, SETTINGS, TRIALS, Cell, table, write_table
 
 
 def test_points_are_the_mean_of_the_differences_of_equal_seeds() -> None:
     """Seeds differ by far more than rows: only pairs show that one exchange is 0.2 and 0.4 points worse."""
     trial, seeds = TRIALS[0], (0, 1)
-    below = {end: (0.002, 0.004) if end == "1" else (0.0, 0.0) for end in ENDS}
+    below = {setting: (0.002, 0.004) if setting == "1" else (0.0, 0.0) for setting in SETTINGS}
     found = {
-        Cell(trial, end, seed): {
-            method: {"accuracy_mean": 0.9 - 0.3 * seed - below[end][seed], "bytes_sent": 2_000_000}
+        Cell(trial, setting, seed): {
+            method: {"accuracy_mean": 0.9 - 0.3 * seed - below[setting][seed], "bytes_sent": 2_000_000}
             for method in METHODS
         }
-        for end in ENDS
+        for setting in SETTINGS
         for seed in seeds
     }
     console = Console(width=110, file=io.StringIO(), record=True)

@@ -113,7 +113,7 @@ def test_a_contract_gives_its_federation_again() -> None:
 def test_what_concerns_others_only_is_not_in_a_groups_part(changed: dict[str, Any]) -> None:
     mine, theirs = contract_of(federation()), contract_of(federation(**changed))
     assert mine != theirs
-    assert group_digest(mine, "ward", served=False) == group_digest(theirs, "ward", served=False)
+    assert group_digest(mine, "ward", has_server=False) == group_digest(theirs, "ward", has_server=False)
 
 
 def test_how_a_slice_is_averaged_concerns_its_own_group_only() -> None:
@@ -125,7 +125,7 @@ def test_how_a_slice_is_averaged_concerns_its_own_group_only() -> None:
     found = {
         group
         for group in ("everyone", "ward", "lab")
-        if group_digest(plain, group, served=False) != group_digest(own, group, served=False)
+        if group_digest(plain, group, has_server=False) != group_digest(own, group, has_server=False)
     }
     assert found == {"everyone"}
     again = federation_of(json.loads(text_of(own, "partial-averaging")), federation())
@@ -138,7 +138,7 @@ def test_what_is_frozen_and_adapted_concerns_every_group_and_cannot_change() -> 
     for name, value in (("frozen", ["hidden1.*"]), ("lora", {"rank": 2, "targets": ["hidden1"]})):
         own = contract_of(federation(**{f"learning__{name}": value}))
         assert all(
-            group_digest(plain, group, served=False) != group_digest(own, group, served=False)
+            group_digest(plain, group, has_server=False) != group_digest(own, group, has_server=False)
             for group in ("everyone", "ward")
         )
         (one,) = differences(plain, own)
@@ -180,7 +180,7 @@ def test_outer_steps_concern_whom_they_are_averaged_with() -> None:
         id: {
             group
             for group in ("everyone", "ward", "lab")
-            if group_digest(plain, group, served=False) != group_digest(contract, group, served=False)
+            if group_digest(plain, group, has_server=False) != group_digest(contract, group, has_server=False)
         }
         for id, contract in (("all", of_all), ("own", own))
     }
@@ -192,13 +192,13 @@ def test_outer_steps_concern_whom_they_are_averaged_with() -> None:
         assert contract_of(again) == contract
 
 
-@pytest.mark.parametrize("served", [False, True])
-def test_a_release_without_a_later_setting_has_the_same_part(served: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("has_server", [False, True])
+def test_a_release_without_a_later_setting_has_the_same_part(has_server: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """A setting that is added, and has its neutral value, changes no digest."""
     mine = contract_of(federation())
-    known, later = group_digest(mine, "everyone", served=served), "learning.aggregation_goal"
+    known, later = group_digest(mine, "everyone", has_server=has_server), "learning.aggregation_goal"
     monkeypatch.setattr(module, "KEYS", {path: key for path, key in KEYS.items() if path != later})
-    assert group_digest(mine, "everyone", served=served) == known
+    assert group_digest(mine, "everyone", has_server=has_server) == known
 
 
 @pytest.mark.parametrize(
@@ -216,14 +216,14 @@ def test_a_release_without_a_later_setting_has_the_same_part(served: bool, monke
 )
 def test_what_decides_how_a_group_averages_is_in_its_part(changed: dict[str, Any]) -> None:
     mine, theirs = contract_of(federation()), contract_of(federation(**changed))
-    assert group_digest(mine, "ward", served=False) != group_digest(theirs, "ward", served=False)
+    assert group_digest(mine, "ward", has_server=False) != group_digest(theirs, "ward", has_server=False)
 
 
 def test_training_concerns_all_where_a_servers_rounds_are_made_of_it() -> None:
     mine, theirs = contract_of(federation()), contract_of(federation(learning__batch_size=8))
-    assert group_digest(mine, "everyone", served=True) != group_digest(theirs, "everyone", served=True)
+    assert group_digest(mine, "everyone", has_server=True) != group_digest(theirs, "everyone", has_server=True)
     longer = contract_of(federation(learning__rounds=60))
-    assert group_digest(mine, "everyone", served=True) == group_digest(longer, "everyone", served=True)
+    assert group_digest(mine, "everyone", has_server=True) == group_digest(longer, "everyone", has_server=True)
 
 
 JSON = st.recursive(
@@ -243,7 +243,7 @@ def mine() -> dict[str, Any]:
 @given(theirs=st.dictionaries(st.sampled_from(["learning", "gossip", "partial_models", "seed", "x"]), JSON, max_size=4))
 def test_whatever_a_stranger_calls_its_contract_can_be_compared(mine: dict[str, Any], theirs: dict[str, Any]) -> None:
     assert all(each.words().isprintable() and each.way() for each in differences(mine, theirs))
-    assert len(group_digest(theirs, "ward", served=False)) == 32
+    assert len(group_digest(theirs, "ward", has_server=False)) == 32
 
 
 # ---------------------------------------------------------------------------------------------------- what differs
@@ -314,11 +314,13 @@ def test_a_slices_deadline_is_each_peers_own_business() -> None:
         return contract_of(federation(partial_models__own={"gossip": gossip}))
 
     for one, other in ((None, {"deadline": 5.0}), ({"every": 2}, {"every": 2, "deadline": 5.0})):
-        assert group_digest(contract(one), "own", served=False) == group_digest(contract(other), "own", served=False)
+        assert group_digest(contract(one), "own", has_server=False) == group_digest(
+            contract(other), "own", has_server=False
+        )
         (found,) = differences(contract(one), contract(other))
         assert (found.path, found.changes) == ("partial_models.own.gossip", True)
     parts = [
-        group_digest(contract(each), "own", served=False) for each in ({"every": 2}, {"every": 3, "deadline": 5.0})
+        group_digest(contract(each), "own", has_server=False) for each in ({"every": 2}, {"every": 3, "deadline": 5.0})
     ]
     assert parts[0] != parts[1]
 

@@ -261,8 +261,8 @@ def test_the_encodings_of_a_slice_are_written_down_from_its_first_own_one_on() -
     assert (second[EARLIER], second[EARLIER_OF_SLICES]) == (["float32"], {"core": ["float32"]})
     third = succeeding(second, contract(None, gossip__wire="bfloat16"))
     assert (third[EARLIER], third[EARLIER_OF_SLICES]) == (["float32"], {"core": ["float32", "int8"]})
-    assert group_digest(third, "core", served=False) != group_digest(second, "core", served=False)
-    assert group_digest(third, "pair", served=False) == group_digest(second, "pair", served=False), (
+    assert group_digest(third, "core", has_server=False) != group_digest(second, "core", has_server=False)
+    assert group_digest(third, "pair", has_server=False) == group_digest(second, "pair", has_server=False), (
         "it does not concern them"
     )
 

@@ -38,7 +38,9 @@ def test_choices_become_settings() -> None:
     assert made("cocoa,theta=0.2").theta == 0.2
     assert made("minibatch-sdca:local,batch=4,beta=12").beta == 12
     assert made("minibatch-sgd,average=sum").average == "sum"
-    assert all(method_of(parse_choice(name)).served for name in ("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd"))
+    assert all(
+        method_of(parse_choice(name)).has_server for name in ("mocha", "cocoa", "minibatch-sdca", "minibatch-sgd")
+    )
 
 
 @pytest.mark.parametrize(

@@ -196,7 +196,7 @@ def test_the_second_start_on_an_empty_disk_knows_that_a_disk_was_lost(ahead: int
     first = consensus_cluster.node_factory.node(ME, Recovered(snapshot=None, entries=()))
     first.step(Tick(1))
     number = first.durable.generation
-    second = first.again(first.moment())
+    second = first.again(first.restore_point())
     second.step(Tick(1))
     assert second.durable.generation == number + 1
     second.step(MessageReceived(OTHER, 1, 0, start_of(second, number, 6)))
@@ -294,7 +294,7 @@ def test_who_promised_something_with_its_new_key_on_another_disk_loses_its_vote(
     """
     node = readmitted()
     number = node.durable.generation
-    again = node.again(node.moment())
+    again = node.again(node.restore_point())
     again.step(Tick(1))
     again.step(MessageReceived(OTHER, 1, 0, start_of(again, number, 6)))
     assert not state_of(again).lost, "its own first start with this key"

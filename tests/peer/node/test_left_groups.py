@@ -61,7 +61,7 @@ class Returned:
             self.node.step(NewRoster(self.rosters[number - 1]))
 
     def starts_again(self) -> None:
-        self.node = self.node.again(self.node.moment())
+        self.node = self.node.again(self.node.restore_point())
 
     def told(self, sender: str, message: ConsensusContent) -> list[Effect]:
         """Pass it a peer's message in the group; return the immediate effects."""

@@ -38,7 +38,7 @@ def world(**learning: object) -> World:
 
 
 def served(local_task: LocalTask, method: str, peers: Sequence[str]) -> ServerSide:
-    side = LocalTrainer(local_task, parse_choice(method), imported, peers).served
+    side = LocalTrainer(local_task, parse_choice(method), imported, peers).server_side
     assert side is not None
     return side
 

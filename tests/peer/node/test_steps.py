@@ -87,9 +87,9 @@ def mending(broken: pytest.MonkeyPatch) -> Callable[[Node, RestorePoint], Node]:
     """Return a `Node.again` that first ends the failures: otherwise the new node could not even begin."""
     again = Node.again
 
-    def mended(self: Node, moment: RestorePoint) -> Node:
+    def mended(self: Node, point: RestorePoint) -> Node:
         broken.undo()
-        return again(self, moment)
+        return again(self, point)
 
     return mended
 

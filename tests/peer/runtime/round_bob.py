@@ -50,7 +50,7 @@ class RoundBob(Bob):
 
     @property
     def server_side(self) -> ServerSide:
-        served = self.peer.process._prepared.trainer.served
+        served = self.peer.process._prepared.trainer.server_side
         assert served is not None
         return served
 

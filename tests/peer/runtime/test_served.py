@@ -162,7 +162,7 @@ def test_a_round_is_played_and_the_peers_own_model_is_the_one_that_is_used(prepa
 
 def test_equals_have_neither_server_nor_secret(prepared: Prepare) -> None:
     ann = prepared(learning__algorithm="partial-averaging")
-    assert (ann.trainer.served, ann.secret) == (None, b"")
+    assert (ann.trainer.server_side, ann.secret) == (None, b"")
 
 
 def test_the_noise_of_a_peer_comes_from_a_secret_that_it_keeps(prepared: Prepare, tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_code_of_the_federation_file_runs_only_where_it_is_allowed(prepared: Pre
     own = "python:fedpeer.algorithms.servers.fedavg:FedAvg"
     with pytest.raises(DataError, match=r"allow_python: \[fedpeer\]"):
         prepared(learning__algorithm=own)
-    assert prepared(allow=("fedpeer",), learning__algorithm=own).trainer.served is not None
+    assert prepared(allow=("fedpeer",), learning__algorithm=own).trainer.server_side is not None
 
 
 def test_more_voters_than_can_sign_are_refused_at_the_start(prepared: Prepare, tmp_path: Path) -> None:
