@@ -19,7 +19,7 @@ def device_of(name: str) -> str:
     available = {"cpu": True, "cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
     if name == "auto":
         return next(each for each in ("cuda", "mps", "cpu") if available[each])
-    if not available.get(name.split(":")[0], False):
+    if not available.get(name, False):
         here = ", ".join(each for each, there in available.items() if there)
         raise DeviceError(f"this machine has no {name} device; choose auto or {here}")
     return name
