@@ -31,7 +31,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeer.algorithms.losses import LOSSES
 from fedpeer.networks.bayesian import inverse_softplus
 
 #: Samples of the head for one estimate of the expected loss (section 5.1: "MC sampling is fixed to 5").
@@ -92,52 +91,11 @@ def model_deviation(head: Head, w_D: Tensor) -> Tensor:
     return (head.mu_D - w_D).square().mean(-1)
 
 
-def kl_up_to_constants(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
-    """Return -sum log sigma_i + tau / 2 (Tr Sigma + |mu - w|^2), (...): eq. (10), first line."""
-    sigma_D = head.sigma_D
-    spread = (sigma_D.square() + (head.mu_D - w_D).square()).sum(-1)
-    return tau / 2 * spread - sigma_D.log().sum(-1)
-
-
-def kl_of_heads(head: Head, w_D: Tensor, tau: Tensor) -> Tensor:
-    """Return KL[N(mu, Sigma) || N(w, I / tau)] in nats, exact, (...). tau: (...), > 0."""
-    return kl_up_to_constants(head, w_D, tau) - head.mu_D.shape[-1] / 2 * (1 + tau.log())
-
-
-def logits(z_NF: Tensor, head_D: Tensor) -> Tensor:
-    """Return logits (..., N, C) from features z (..., N, F) and a head (..., D); prediction takes a head's mu_D."""
-    features = z_NF.shape[-1]
-    classes, rest = divmod(head_D.shape[-1], features + 1)
-    assert rest == 0, f"{head_D.shape[-1]} numbers are no linear layer on {features} features"
-    weight_CF = head_D[..., : classes * features].reshape(*head_D.shape[:-1], classes, features)
-    return z_NF @ weight_CF.mT + head_D[..., None, classes * features :]
-
-
-def expected_loss(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> Tensor:
-    """Return the cross-entropy in nats, (...), the mean over the N examples and over K heads drawn from q.
-
-    The base is trained on it (Algorithm 1, line 10), mini-batch by mini-batch, with the features as a function of its
-    parameters and no gradient to the head.
-
-    Args:
-        z_NF: (..., N, F) features.
-        y_N: (..., N) int64 classes.
-        noise_KD: (..., K, D).
-    """
-    z_KNC = logits(z_NF.unsqueeze(-3), head.sampled(noise_KD))
-    return LOSSES["cross-entropy"].value(z_KNC, y_N.unsqueeze(-2).expand(z_KNC.shape[:-1])).mean(-1)
-
-
-def free_energy(head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor, noise_KD: Tensor) -> Tensor:
-    """Return the objective of a head's training, (...): sum of negative log-likelihoods over its N examples, plus KL.
-
-    It is the negative of eq. (6), with its expectation taken over K samples.
-    """
-    return z_NF.shape[-2] * expected_loss(head, z_NF, y_N, noise_KD) + kl_of_heads(head, w_D, tau)
-
-
 def feature_slopes(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> Tensor:
-    """Return the gradient of `expected_loss` at the features, (..., N, F), in closed form."""
+    """Return the gradient at the features, (..., N, F), of the mean cross-entropy of K heads drawn from q.
+
+    The base is trained on it (Algorithm 1, line 10), mini-batch by mini-batch.
+    """
     delta_EN, weight_EF = _deltas(head, z_NF, y_N, noise_KD)
     return delta_EN.mT @ weight_EF / (noise_KD.shape[-2] * z_NF.shape[-2])
 
@@ -145,7 +103,11 @@ def feature_slopes(head: Head, z_NF: Tensor, y_N: Tensor, noise_KD: Tensor) -> T
 def free_energy_slopes(
     head: Head, z_NF: Tensor, y_N: Tensor, w_D: Tensor, tau: Tensor, noise_KD: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of `free_energy` at mu and at pi, (..., D) each, in closed form."""
+    """Return the gradient of a head's free energy at mu and at pi, (..., D) each.
+
+    It is the negative of eq. (6), with its expectation taken over K samples: the sum of negative log-likelihoods over
+    the N examples, plus the divergence from N(w, I / tau).
+    """
     delta_EN, _ = _deltas(head, z_NF, y_N, noise_KD)
     rows = noise_KD.shape[:-1]
     at_head_KD = torch.cat(((delta_EN @ z_NF).reshape(*rows, -1), delta_EN.sum(-1).reshape(*rows, -1)), -1)

@@ -34,20 +34,6 @@ ExchangeDraws = Callable[[int], np.random.Generator]
 DENSE_MEMBERS_MAX = 512
 
 
-def metropolis_hastings(graph: nx.Graph) -> csr_array:
-    """Return symmetric, doubly stochastic weights of an undirected graph, (P, P).
-
-    W[i, j] = 1 / (1 + max(d_i, d_j)) on edges, W[i, i] = 1 - the rest of the row; degrees exclude the node itself.
-    Source: Xiao, Boyd, Fast linear iterations for distributed averaging, 2004, section 4.2.
-    """
-    assert not graph.is_directed(), "Metropolis-Hastings weights are for undirected graphs"
-    edges = adjacency(graph).tocoo()
-    degree_P = edges.sum(axis=1)
-    weight = 1 / (1 + np.maximum(degree_P[edges.row], degree_P[edges.col]))
-    off = csr_array((weight, (edges.row, edges.col)), shape=edges.shape)
-    return (off + scipy.sparse.diags_array(1 - off.sum(axis=1))).tocsr()
-
-
 def push_sum_matrix(graph: nx.Graph) -> csr_array:
     """Return push-sum's column-stochastic matrix of one exchange, (P, P).
 

@@ -7,10 +7,10 @@ of the authors' program:
 
 with c_t = 1 (paper, sum of losses) or 1 / n_t (program, mean of losses), and one row for each task, so that W and V are
 (T, F). The coupling M holds all knowledge about the tasks' relations. Neither its inverse nor Omega nor the inverse of
-Sigma is needed, except for the penalty at a W that does not come from dual variables (`dual.regulariser`).
+Sigma is needed.
 
     losses        the four losses and their coordinate updates
-    dual          objectives, gap, subproblem, theta
+    dual          tasks, parts of the objective and of the gap, subproblem, theta
     sdca          the local solver and one round
     omega         the relations of tasks from W, and M from them
     comparators   CoCoA, the minibatch methods, and their times

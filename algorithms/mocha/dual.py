@@ -1,4 +1,4 @@
-"""Primal and dual objective of MOCHA's W step, the gap between them, the local subproblem, sigma' and theta.
+"""The tasks of MOCHA's W step, their parts of the primal objective and of the gap, the subproblem, sigma' and theta.
 
 Plain functions of tasks, dual variables alpha_t (S,) with the sign of their labels, V and W (T, F) and the coupling M
 (T, T), all float64; the conventions are in the package's docstring. The dual is minimised, as in the paper: at the
@@ -11,7 +11,6 @@ half.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -63,55 +62,14 @@ class DualTask:
         return (alpha_S @ self.x_SF) * self.weight
 
 
-@dataclass(frozen=True, eq=False)
-class DualProblem:
-    """The W step: T tasks under a fixed coupling M, (T, T), symmetric and positive definite."""
-
-    loss: DualLoss
-    tasks: tuple[DualTask, ...]
-    coupling_TT: Tensor
-
-    def __post_init__(self) -> None:
-        assert self.coupling_TT.shape == (len(self.tasks), len(self.tasks)), "one row and column for each task"
-
-
 def w_of(v_TF: Tensor, coupling_TT: Tensor) -> Tensor:
     """Return W(alpha) = grad R*(V) = M V, (..., T, F)."""
     return coupling_TT @ v_TF
 
 
-def conjugate_regulariser(v_TF: Tensor, coupling_TT: Tensor) -> Tensor:
-    """Return R*(V) = 1/2 tr(V^T M V), (...), which equals R(W(alpha)) and needs no inverse."""
-    return (v_TF * w_of(v_TF, coupling_TT)).sum((-2, -1)) / 2
-
-
-def regulariser(w_TF: Tensor, coupling_TT: Tensor) -> Tensor:
-    """Return R(W) = 1/2 tr(W^T M^-1 W), (...), by one linear solve, for a W that does not come from dual variables."""
-    slope_TF: Tensor = torch.linalg.solve(coupling_TT, w_TF)
-    return (w_TF * slope_TF).sum((-2, -1)) / 2
-
-
 def loss_of(loss: DualLoss, task: DualTask, w_F: Tensor) -> float:
     """Return one task's part of the primal objective without the regulariser."""
     return task.weight * loss.value(task.x_SF @ w_F, task.y_S).sum().item()
-
-
-def primal(problem: DualProblem, v_TF: Tensor) -> float:
-    """Return P(W(alpha))."""
-    w_TF = w_of(v_TF, problem.coupling_TT)
-    losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
-    return sum(losses) + conjugate_regulariser(v_TF, problem.coupling_TT).item()
-
-
-def dual(problem: DualProblem, alphas: Sequence[Tensor]) -> float:
-    """Return D(alpha), which is minimised; infinite for an infeasible alpha."""
-    conjugates = (_conjugates(problem.loss, task, alpha_S) for task, alpha_S in zip(problem.tasks, alphas, strict=True))
-    return sum(conjugates) + conjugate_regulariser(v_of(problem.tasks, alphas), problem.coupling_TT).item()
-
-
-def v_of(tasks: Sequence[DualTask], alphas: Sequence[Tensor]) -> Tensor:
-    """Return V, (T, F), of all dual variables."""
-    return torch.stack([task.v_F(alpha_S) for task, alpha_S in zip(tasks, alphas, strict=True)])
 
 
 def gap_of(loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor) -> float:
@@ -124,12 +82,6 @@ def gap_of(loss: DualLoss, task: DualTask, alpha_S: Tensor, w_F: Tensor) -> floa
     score_S = task.x_SF @ w_F
     terms_S = loss.value(score_S, task.y_S) + loss.conjugate(alpha_S, task.y_S) + alpha_S * score_S
     return task.weight * terms_S.sum().item()
-
-
-def gap(problem: DualProblem, alphas: Sequence[Tensor], v_TF: Tensor) -> float:
-    """Return the duality gap P(W(alpha)) + D(alpha) >= 0, for the V of alpha."""
-    w_TF = w_of(v_TF, problem.coupling_TT)
-    return sum(gap_of(problem.loss, *each) for each in zip(problem.tasks, alphas, w_TF, strict=True))
 
 
 def sigma_primes(coupling_TT: Tensor) -> Tensor:

@@ -17,19 +17,21 @@ from fedpeer.algorithms.pfedvem import (
     SAMPLES,
     Head,
     confidence,
-    expected_loss,
     feature_slopes,
-    free_energy,
     free_energy_slopes,
-    kl_of_heads,
-    kl_up_to_constants,
-    logits,
     model_deviation,
     train_head,
 )
 from fedpeer.gossip.mass import Mass
 from fedpeer.networks.bayesian import inverse_softplus
-from tests.reference.pfedvem import confidence_ratio
+from tests.reference.pfedvem import (
+    confidence_ratio,
+    expected_loss,
+    free_energy,
+    kl_of_heads,
+    kl_up_to_constants,
+    logits,
+)
 from tests.reference.synchronous import synchronous_round
 
 F, C, N = 3, 4, 7

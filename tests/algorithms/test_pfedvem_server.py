@@ -17,7 +17,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError, weighted_mean
 from fedpeer.algorithms.draws import Draws, branch
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.pfedvem import Head, Terms, confidence, free_energy, train_head
+from fedpeer.algorithms.pfedvem import Head, Terms, confidence, train_head
 from fedpeer.algorithms.registry import ALGORITHMS
 from fedpeer.algorithms.servers import pfedvem
 from fedpeer.algorithms.servers.models import ServerModel
@@ -27,7 +27,7 @@ from fedpeer.config.choice import bind_settings, parse_choice
 from fedpeer.data.bundled import digits
 from tests.algorithms.client_factory import CLOSE, batches, distance, mlp, starts
 from tests.algorithms.server_factory import played
-from tests.reference.pfedvem import confidence_ratio
+from tests.reference.pfedvem import confidence_ratio, free_energy
 
 K = 5
 MOMENTUM: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}

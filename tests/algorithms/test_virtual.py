@@ -13,11 +13,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpeer.algorithms import virtual
-from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl, product
+from fedpeer.algorithms.gaussian import Gaussian, product
 from fedpeer.algorithms.leaves import stack_states
 from fedpeer.networks.bayesian import BayesianLayer, bayesian, drawn_noise, inverse_softplus, sampled, split_parameters
 from tests.reference.linear_gaussian import expected_log_likelihood, minimiser
-from tests.reference.virtual import FreeEnergy, aggregate, initial_factors, joined, prior_exponents
+from tests.reference.virtual import FreeEnergy, aggregate, gaussian_kl, initial_factors, joined, prior_exponents
 
 K, D = 4, 6
 PRIOR = Gaussian.of(torch.zeros(D, dtype=torch.float64), 1.0)

@@ -19,7 +19,7 @@ from fedpeer.algorithms.batches import Batches, round_order
 from fedpeer.algorithms.bayesian_training import Posterior, training_of
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import Draws, branch
-from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl
+from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.algorithms.leaves import leaves_of, stack_states, take_rows
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
@@ -35,6 +35,7 @@ from tests.algorithms.client_factory import mlp as plain_mlp
 from tests.algorithms.server_factory import Algorithm, bench_of
 from tests.reference.linear_gaussian import minimiser
 from tests.reference.updates import in_peer_order
+from tests.reference.virtual import gaussian_kl
 
 LATERAL = lateral_mlp((5,), 3, hidden=(4,))
 EXAMPLES = torch.tensor([10, 30, 60])

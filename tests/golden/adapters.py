@@ -22,7 +22,7 @@ from fedpeer.slicing.models import ModelGraph, PartialModel
 from fedpeer.slicing.network import NetworkMap
 from fedpeer.slicing.plan import Plan, compile_plan, reduced_sets
 from fedpeer.slicing.trace import trace
-from fedpeer.topology.mixing import adjacency, eigenvalues, metropolis_hastings, push_sum_matrix
+from fedpeer.topology.mixing import adjacency, eigenvalues, push_sum_matrix
 from tests.golden.adapters_associative import ADAPTERS as ASSOCIATIVE
 from tests.golden.adapters_mocha import ADAPTERS as MOCHA
 from tests.golden.adapters_pfedvem import ADAPTERS as PFEDVEM
@@ -31,7 +31,7 @@ from tests.golden.adapters_virtual import ADAPTERS as VIRTUAL
 from tests.reference import push_pull
 from tests.reference.assign import layout_of_slices
 from tests.reference.exact import variance, weighted_mean
-from tests.reference.mixing import limit_weights, second_modulus, spectral_gap
+from tests.reference.mixing import limit_weights, metropolis_hastings, second_modulus, spectral_gap
 from tests.reference.push_sum import receive, share_of
 from tests.reference.synchronous import synchronous_round
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.mocha import comparators, dual, omega, sdca
-from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.mocha.losses import HINGE
 from fedpeer.algorithms.mocha.sdca import Order
 from tests.reference import mocha as reference
-from tests.reference.mocha import State
+from tests.reference.mocha import DualProblem, State
 
 Case = dict[str, Any]
 
@@ -38,7 +38,7 @@ def _problem(
 ) -> tuple[DualProblem, State]:
     tasks = tuple(make(_tensor(x).mT, _tensor(y)) for x, y in zip(inputs["X"], inputs["Y"], strict=True))
     alphas = tuple(_tensor(alpha) for alpha in inputs["alpha"])
-    return DualProblem(HINGE, tasks, coupling_TT), State(alphas, dual.v_of(tasks, alphas))
+    return DualProblem(HINGE, tasks, coupling_TT), State(alphas, reference.v_of(tasks, alphas))
 
 
 def _in_order(problem: DualProblem, steps: Sequence[int] | None = None, passes: int = 1) -> list[Order]:
@@ -51,14 +51,14 @@ def _optimum(problem: DualProblem, state: State) -> tuple[State, Case]:
     draws = np.random.default_rng(0)
     best = reference.minimise(problem, state, gap_wanted=GAP, rounds_max=ROUNDS_MAX, passes=1, draws=draws)
     w_TF = dual.w_of(best.v_TF, problem.coupling_TT)
-    return best, {"W": _columns(w_TF), "primal": dual.primal(problem, best.v_TF)}
+    return best, {"W": _columns(w_TF), "primal": reference.primal(problem, best.v_TF)}
 
 
 def _subproblems(problem: DualProblem, state: State, orders: Sequence[Order]) -> tuple[list[float], list[list[float]]]:
     """Return G_t of every task after steps in the given order, and delta alpha."""
     sigma_T = dual.sigma_prime(problem.coupling_TT).expand(len(problem.tasks))
     after = reference.round_of(problem, state, sigma_T, orders)
-    constant = dual.conjugate_regulariser(state.v_TF, problem.coupling_TT).item() / len(problem.tasks)
+    constant = reference.conjugate_regulariser(state.v_TF, problem.coupling_TT).item() / len(problem.tasks)
     curvature_T = (sigma_T * problem.coupling_TT.diagonal()).tolist()
     w_TF = dual.w_of(state.v_TF, problem.coupling_TT)
     rows = zip(problem.tasks, state.alphas, after.alphas, w_TF, curvature_T, strict=True)
@@ -98,10 +98,10 @@ def paper_convention(inputs: Case) -> Case:
     found = {"A": a_TT.tolist(), "M": coupling_TT.tolist(), "sigma_prime": sigma.item(), "V": _columns(state.v_TF)}
     found |= {"W_of_alpha": _columns(dual.w_of(state.v_TF, coupling_TT)), **_coordinates(problem, state, inputs)}
     found |= {
-        "primal_at_W_of_alpha": dual.primal(problem, state.v_TF),
-        "dual_at_alpha": dual.dual(problem, state.alphas),
+        "primal_at_W_of_alpha": reference.primal(problem, state.v_TF),
+        "dual_at_alpha": reference.dual(problem, state.alphas),
     }
-    found["duality_gap"] = dual.gap(problem, state.alphas, state.v_TF)
+    found["duality_gap"] = reference.gap(problem, state.alphas, state.v_TF)
     start, _ = _subproblems(problem, state, _in_order(problem, passes=0))
     best, _ = _subproblems(problem, state, _in_order(problem, passes=PASSES))
     found |= {"subproblem_value_at_0": start, "subproblem_optimum": best}
@@ -116,14 +116,14 @@ def _rounds(problem: DualProblem, state: State, sigma_T: Tensor, dropped_steps: 
     dropped = reference.round_of(problem, state, sigma_T, _in_order(problem, dropped_steps))
     best, optimum = _optimum(problem, state)
     return {
-        "dual_after_one_pass_all_tasks": dual.dual(problem, whole.alphas),
+        "dual_after_one_pass_all_tasks": reference.dual(problem, whole.alphas),
         "W_after_one_pass": _columns(dual.w_of(whole.v_TF, problem.coupling_TT)),
         "dropped_round": {
             "alpha": [alpha_S.tolist() for alpha_S in dropped.alphas],
-            "dual": dual.dual(problem, dropped.alphas),
+            "dual": reference.dual(problem, dropped.alphas),
             "W": _columns(dual.w_of(dropped.v_TF, problem.coupling_TT)),
         },
-        "optimum": {**optimum, "dual": dual.dual(problem, best.alphas)},
+        "optimum": {**optimum, "dual": reference.dual(problem, best.alphas)},
     }
 
 
@@ -140,13 +140,13 @@ def trace_constrained(inputs: Case) -> Case:
         "rho_if_Sigma_is_identity_over_m": dual.sigma_prime(omega.trace_constrained(0 * w_TF)).item(),
         "V": _columns(state.v_TF),
         "W_of_alpha": _columns(dual.w_of(state.v_TF, problem.coupling_TT)),
-        "primal": dual.primal(problem, state.v_TF),
-        "dual": -dual.dual(problem, state.alphas),
-        "optimum": {**optimum, "dual": -dual.dual(problem, best.alphas)},
+        "primal": reference.primal(problem, state.v_TF),
+        "dual": -reference.dual(problem, state.alphas),
+        "optimum": {**optimum, "dual": -reference.dual(problem, best.alphas)},
         "sigma_update": {
             "Sigma": updated_TT.tolist(),
             "Omega": reference.precision_of(updated_TT).tolist(),
-            "value": dual.regulariser(w_TF, omega.coupling_of_covariance(updated_TT, 1.0)).item(),
+            "value": reference.regulariser(w_TF, omega.coupling_of_covariance(updated_TT, 1.0)).item(),
             "rho": dual.sigma_prime(updated_TT).item(),
         },
     }
@@ -164,7 +164,7 @@ def omega_updates(inputs: Case) -> Case:
             "singular_values_ascending": found.singular_T.tolist(),
             "q_ascending": found.q_T.tolist(),
             "Q": found.q_TT.tolist(),
-            "value": dual.regulariser(w_TF, omega.coupling_of_covariance(found.covariance_TT, 1.0)).item(),
+            "value": reference.regulariser(w_TF, omega.coupling_of_covariance(found.covariance_TT, 1.0)).item(),
             "Omega": reference.precision_of(found.covariance_TT).tolist(),
         },
     }

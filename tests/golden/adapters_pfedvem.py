@@ -14,11 +14,12 @@ from fedpeer.algorithms.coordinated import weighted_mean
 from fedpeer.algorithms.leaves import take_rows
 from fedpeer.algorithms.losses import LOSSES
 from fedpeer.algorithms.optimizers import OptimizerChoice
-from fedpeer.algorithms.pfedvem import Head, confidence, kl_of_heads, kl_up_to_constants
+from fedpeer.algorithms.pfedvem import Head, confidence
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import inverse_softplus
 from tests.reference.metrics import final_and_best, scores
+from tests.reference.pfedvem import kl_of_heads, kl_up_to_constants
 
 Case = dict[str, Any]
 

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from fedpeer.algorithms import virtual
-from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl, product
+from fedpeer.algorithms.gaussian import Gaussian, product
 from fedpeer.algorithms.leaves import stack_states
 from fedpeer.networks.bayesian import BayesianLayer, bayesian, inverse_softplus, reparametrised, sampled
 from fedpeer.networks.lateral import LateralMLP
 from fedpeer.networks.mlp import MLP
 from tests.reference.handed_noise import handed
 from tests.reference.linear_gaussian import expected_log_likelihood, minimiser
-from tests.reference.virtual import FreeEnergy, aggregate, joined, prior_exponents
+from tests.reference.virtual import FreeEnergy, aggregate, gaussian_kl, joined, prior_exponents
 
 Case = dict[str, Any]
 

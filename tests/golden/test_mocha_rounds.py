@@ -23,6 +23,7 @@ from tests.algorithms.mocha.playing import Tasks
 from tests.golden.compare import compare
 from tests.golden.mutating import case_of, name_of, needs_golden
 from tests.golden.run import Case
+from tests.reference import mocha as reference
 
 PAPER, TRACE, OTHERS = "06a_mocha_paper_convention", "06b_mocha_trace_constrained", "06c_mocha_omega_updates"
 #: Passes in each round, and the most rounds; related tasks reach the optimum in far fewer.
@@ -51,7 +52,7 @@ class Run:
             padded_S = functional.pad(tensor(alpha), (0, client.alpha_S.shape[-1] - len(alpha)))
             self.clients.append(replace(client, alpha_S=padded_S, number=torch.tensor(t)))
         made = [algorithm.task(self.tasks.batches(t)) for t in range(len(xs))]
-        v_TF = dual.v_of(made, list(map(tensor, inputs["alpha"])))
+        v_TF = reference.v_of(made, list(map(tensor, inputs["alpha"])))
         server = algorithm.start_server(start_n)
         self.server = replace(server, v_TF=v_TF, coupling=replace(server.coupling, matrix_TT=coupling_TT))
 

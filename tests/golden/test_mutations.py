@@ -18,12 +18,13 @@ from fedpeer.gossip.mass import Mass
 from fedpeer.slicing.flat import gather_group, scatter_
 from fedpeer.slicing.models import ModelGraph
 from fedpeer.slicing.plan import Plan, compile_plan
-from fedpeer.topology.mixing import metropolis_hastings, push_sum_matrix
+from fedpeer.topology.mixing import push_sum_matrix
 from tests.golden.adapters import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 from tests.reference import push_pull
 from tests.reference.assign import layout_of_slices
 from tests.reference.exact import weighted_mean
+from tests.reference.mixing import metropolis_hastings
 from tests.reference.push_sum import share_of
 from tests.reference.synchronous import synchronous_round
 

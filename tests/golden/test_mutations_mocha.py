@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.mocha import dual, losses, omega, sdca
-from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.mocha.sdca import Order
 from tests.golden.adapters_mocha import ADAPTERS
 from tests.golden.mutating import assert_red, name_of, needs_golden
 from tests.reference import mocha as reference
-from tests.reference.mocha import State
+from tests.reference.mocha import DualProblem, State
 
 ROOM, WHOLE = "fedpeer.algorithms.mocha", "tests.reference.mocha"
 PAPER, TRACE, OTHERS = ADAPTERS

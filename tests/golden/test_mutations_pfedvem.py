@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.coordinated import weighted_mean
-from fedpeer.algorithms.pfedvem import Head, confidence, kl_of_heads, kl_up_to_constants
+from fedpeer.algorithms.pfedvem import Head, confidence
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.servers.pfedvem import PFedVEM, PFedVEMClient, PFedVEMUpdate
 from fedpeer.networks.bayesian import inverse_softplus
@@ -19,6 +19,7 @@ from tests.golden.adapters_pfedvem import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 from tests.reference import metrics
 from tests.reference.metrics import Scores, final_and_best, scores
+from tests.reference.pfedvem import kl_of_heads, kl_up_to_constants
 
 HERE = "tests.golden.adapters_pfedvem"
 SERVER = "fedpeer.algorithms.servers.pfedvem"

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms import virtual
-from fedpeer.algorithms.gaussian import Gaussian, gaussian_kl
+from fedpeer.algorithms.gaussian import Gaussian
 from fedpeer.networks.bayesian import BayesianLayer, NoiseSource, reparametrised
 from fedpeer.networks.lateral import ClientLayer
 from tests.golden.adapters_virtual import ADAPTERS
 from tests.golden.mutating import assert_turned_red, name_of, needs_golden
 from tests.reference.linear_gaussian import expected_log_likelihood, minimiser
-from tests.reference.virtual import FreeEnergy, aggregate
+from tests.reference.virtual import FreeEnergy, aggregate, gaussian_kl
 
 HERE = "tests.golden.adapters_virtual"
 VIRTUAL = "fedpeer.algorithms.virtual"

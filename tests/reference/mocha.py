@@ -1,4 +1,4 @@
-"""Whole rounds of MOCHA's comparators with all tasks in one place, and its objective at any weights.
+"""Rounds of MOCHA and its comparators with all tasks in one place; its objectives and the gap between them.
 
 Source: Smith et al., Federated multi-task learning, NIPS 2017, section 5 and its released program.
 """
@@ -13,8 +13,59 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.mocha.comparators import batch_slope, cocoa_turn, minibatch_sdca_turn
-from fedpeer.algorithms.mocha.dual import DualProblem, DualTask, gap, loss_of, regulariser, sigma_primes, w_of
+from fedpeer.algorithms.mocha.dual import DualTask, gap_of, loss_of, sigma_primes, w_of
+from fedpeer.algorithms.mocha.losses import DualLoss
 from fedpeer.algorithms.mocha.sdca import Order, reshuffled, solve
+
+
+@dataclass(frozen=True, eq=False)
+class DualProblem:
+    """The W step: T tasks under a fixed coupling M, (T, T), symmetric and positive definite."""
+
+    loss: DualLoss
+    tasks: tuple[DualTask, ...]
+    coupling_TT: Tensor
+
+    def __post_init__(self) -> None:
+        assert self.coupling_TT.shape == (len(self.tasks), len(self.tasks)), "one row and column for each task"
+
+
+def conjugate_regulariser(v_TF: Tensor, coupling_TT: Tensor) -> Tensor:
+    """Return R*(V) = 1/2 tr(V^T M V), (...), which equals R(W(alpha)) and needs no inverse."""
+    return (v_TF * w_of(v_TF, coupling_TT)).sum((-2, -1)) / 2
+
+
+def regulariser(w_TF: Tensor, coupling_TT: Tensor) -> Tensor:
+    """Return R(W) = 1/2 tr(W^T M^-1 W), (...), by one linear solve, for a W that does not come from dual variables."""
+    slope_TF: Tensor = torch.linalg.solve(coupling_TT, w_TF)
+    return (w_TF * slope_TF).sum((-2, -1)) / 2
+
+
+def primal(problem: DualProblem, v_TF: Tensor) -> float:
+    """Return P(W(alpha))."""
+    w_TF = w_of(v_TF, problem.coupling_TT)
+    losses = (loss_of(problem.loss, task, w_F) for task, w_F in zip(problem.tasks, w_TF, strict=True))
+    return sum(losses) + conjugate_regulariser(v_TF, problem.coupling_TT).item()
+
+
+def dual(problem: DualProblem, alphas: Sequence[Tensor]) -> float:
+    """Return D(alpha), which is minimised; infinite for an infeasible alpha."""
+    conjugates = (
+        task.weight * problem.loss.conjugate(alpha_S, task.y_S).sum().item()
+        for task, alpha_S in zip(problem.tasks, alphas, strict=True)
+    )
+    return sum(conjugates) + conjugate_regulariser(v_of(problem.tasks, alphas), problem.coupling_TT).item()
+
+
+def v_of(tasks: Sequence[DualTask], alphas: Sequence[Tensor]) -> Tensor:
+    """Return V, (T, F), of all dual variables."""
+    return torch.stack([task.v_F(alpha_S) for task, alpha_S in zip(tasks, alphas, strict=True)])
+
+
+def gap(problem: DualProblem, alphas: Sequence[Tensor], v_TF: Tensor) -> float:
+    """Return the duality gap P(W(alpha)) + D(alpha) >= 0, for the V of alpha."""
+    w_TF = w_of(v_TF, problem.coupling_TT)
+    return sum(gap_of(problem.loss, *each) for each in zip(problem.tasks, alphas, w_TF, strict=True))
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""VIRTUAL with all clients in one place: the prior's shares, the initial factors, a whole round, the free energy.
+"""VIRTUAL with all clients in one place: the prior's shares, the initial factors, a whole round, its free energy.
 
 Sources: Corinzia, Buhmann, 2019 ("2019") and Corinzia, Beuret, Buhmann, 2021 ("2021"), both Variational federated
 multi-task learning.
@@ -80,3 +80,15 @@ def joined(mu: Mapping[str, Tensor], rho: Mapping[str, Tensor]) -> dict[str, Ten
             path, _, last = name.rpartition(".")
             parameters[".".join(filter(None, (path, kind, last)))] = tensor
     return parameters
+
+
+def gaussian_kl(posterior: Gaussian, reference: Gaussian) -> Tensor:
+    """Return the Kullback-Leibler divergence from `posterior` to `reference`, (..., D) in nats, exact.
+
+    Both are distributions. With a the posterior and b the reference: 1/2 [ xi_b (mu_a - mu_b)^2 + xi_b / xi_a - 1 -
+    log(xi_b / xi_a) ].
+    """
+    ratio_D = reference.xi_D / posterior.xi_D
+    apart_D = posterior.mu_D - reference.mu_D
+    # In this order float32 keeps the digits of two close Gaussians: ratio - 1 is exact, and as small as the logarithm.
+    return 0.5 * (reference.xi_D * apart_D**2 + ((ratio_D - 1) - ratio_D.log()))

@@ -14,11 +14,10 @@ from fedpeer.topology.mixing import (
     carrier,
     effective_matrix,
     exchange_matrices,
-    metropolis_hastings,
     push_sum_matrix,
     random_matching,
 )
-from tests.reference.mixing import limit_weights, second_modulus, spectral_gap
+from tests.reference.mixing import limit_weights, metropolis_hastings, second_modulus, spectral_gap
 from tests.topology.test_graphs import NAMES, made
 
 

@@ -16,11 +16,11 @@ from fedpeer.algorithms.coordinated import CoordinatedAlgorithm
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import stack_states
 from fedpeer.algorithms.losses import LOSSES
-from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.registry import linear_network
-from tests.reference.mocha import State
+from tests.reference.mocha import DualProblem, State
 
 Algorithm = CoordinatedAlgorithm[Any, Any, Any, Any]
 

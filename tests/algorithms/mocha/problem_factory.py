@@ -6,10 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, smoothed_hinge
 from fedpeer.algorithms.mocha.omega import coupling_of_covariance
-from tests.reference.mocha import State
+from tests.reference.mocha import DualProblem, State
 
 LOSSES = [HINGE, smoothed_hinge(0.5), LOGISTIC, SQUARED]
 

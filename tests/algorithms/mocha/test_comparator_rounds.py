@@ -11,13 +11,12 @@ import torch
 from fedpeer.algorithms.draws import Draws
 from fedpeer.algorithms.leaves import leaves_of, stack_states, take_rows
 from fedpeer.algorithms.mocha import comparators, dual, omega
-from fedpeer.algorithms.mocha.dual import DualProblem
 from fedpeer.algorithms.mocha.sdca import Order
 from fedpeer.algorithms.servers.mocha import Mocha
 from fedpeer.algorithms.servers.mocha_comparators import Cocoa, MinibatchSdca, MinibatchSgd, SlopeUpdate
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
 from tests.reference import mocha as reference
-from tests.reference.mocha import State, minimise
+from tests.reference.mocha import DualProblem, State, minimise
 
 TASKS = Tasks.drawn(1)
 #: Settings for related tasks, with relations that stay fixed.
@@ -58,7 +57,7 @@ def test_rounds_of_minibatch_sdca(loss: Any) -> None:
         state = reference.minibatch_sdca_round(problem, state, batches, 4.0)
         torch.testing.assert_close(play.server.v_TF, state.v_TF, rtol=0, atol=1e-12)
     assert play.statistic("steps").tolist() == [5, 5, 5]
-    torch.testing.assert_close(play.server.v_TF, dual.v_of(problem.tasks, play.state.alphas))
+    torch.testing.assert_close(play.server.v_TF, reference.v_of(problem.tasks, play.state.alphas))
 
 
 def test_nodes_with_less_than_a_batch_give_what_they_have_and_the_rest_is_not_made_more() -> None:
@@ -67,7 +66,7 @@ def test_nodes_with_less_than_a_batch_give_what_they_have_and_the_rest_is_not_ma
     problem, before = play.problem(), 0.0
     for nodes in ([0], [0, 1, 2], [1, 2], [2]):
         play.one(nodes)
-        now = dual.dual(problem, play.state.alphas)
+        now = reference.dual(problem, play.state.alphas)
         assert now < before
         before = now
     assert play.statistic("steps").tolist() == [8, 5, 7]
@@ -135,7 +134,7 @@ def test_all_come_to_the_same_optimum(made: Any, rounds: int, near: float) -> No
     start, draws = State.zero(problem.tasks), np.random.default_rng(0)
     best = minimise(problem, start, gap_wanted=1e-12, rounds_max=2000, passes=2, draws=draws)
     play = Play(made, TASKS).rounds(rounds)
-    assert reference.primal_of_w(problem, play.w_TF) == pytest.approx(dual.primal(problem, best.v_TF), rel=near)
+    assert reference.primal_of_w(problem, play.w_TF) == pytest.approx(reference.primal(problem, best.v_TF), rel=near)
 
 
 def test_seconds_are_the_units_of_the_papers_model_over_a_phones_speed() -> None:

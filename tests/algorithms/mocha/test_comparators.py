@@ -33,7 +33,7 @@ def test_every_node_of_cocoa_reaches_the_theta_that_is_asked_for(loss: DualLoss)
     state, sigma_T = feasible(problem, draws), dual.sigma_primes(problem.coupling_TT)
     orders = [draws.permutation(len(task.y_S)) for task in problem.tasks]
     after, steps = reference.cocoa_round(problem, state, sigma_T, orders, 0.5)
-    torch.testing.assert_close(after.v_TF, dual.v_of(problem.tasks, after.alphas))
+    torch.testing.assert_close(after.v_TF, reference.v_of(problem.tasks, after.alphas))
     assert all(0 < taken < comparators.STEPS_MAX and taken % 5 == 0 for taken in steps)
     w_TF, curvature_T = dual.w_of(state.v_TF, problem.coupling_TT), sigma_T * problem.coupling_TT.diagonal()
     for t, (task, alpha_S) in enumerate(zip(problem.tasks, state.alphas, strict=True)):
@@ -65,8 +65,8 @@ def test_minibatch_sdca_with_beta_one_never_raises_the_dual(seed: int, loss: Dua
     state = feasible(problem, draws)
     batches = [draws.permutation(len(task.y_S))[:size] for task, size in zip(problem.tasks, (3, 5, 0), strict=True)]
     after = reference.minibatch_sdca_round(problem, state, batches, 1.0)
-    assert dual.dual(problem, after.alphas) <= dual.dual(problem, state.alphas) + 1e-12
-    torch.testing.assert_close(after.v_TF, dual.v_of(problem.tasks, after.alphas))
+    assert reference.dual(problem, after.alphas) <= reference.dual(problem, state.alphas) + 1e-12
+    torch.testing.assert_close(after.v_TF, reference.v_of(problem.tasks, after.alphas))
     assert torch.equal(after.alphas[2], state.alphas[2])
 
 
@@ -88,7 +88,7 @@ def test_a_whole_batch_of_sgd_is_a_step_down_the_gradient(loss: DualLoss) -> Non
     losses = [
         task.weight * loss.value(task.x_SF @ w_F, task.y_S).sum() for task, w_F in zip(problem.tasks, w_TF, strict=True)
     ]
-    objective = torch.stack(losses).sum() + dual.regulariser(w_TF, problem.coupling_TT)
+    objective = torch.stack(losses).sum() + reference.regulariser(w_TF, problem.coupling_TT)
     (gradient_TF,) = torch.autograd.grad(objective, w_TF)
     batches = [np.arange(len(task.y_S)) for task in problem.tasks]
     after_TF = reference.minibatch_sgd_round(problem, w_TF.detach(), batches, 0.1)
@@ -111,7 +111,7 @@ def test_all_of_them_come_to_the_same_optimum() -> None:
     draws = np.random.default_rng(8)
     problem = problem_of(SQUARED, draws, lam=4.0)
     best = minimise(problem, State.zero(problem.tasks), gap_wanted=1e-12, rounds_max=2000, passes=2, draws=draws)
-    wanted = dual.primal(problem, best.v_TF)
+    wanted = reference.primal(problem, best.v_TF)
     whole = [np.arange(len(task.y_S)) for task in problem.tasks]
     cocoa = sdca = State.zero(problem.tasks)
     w_TF = torch.zeros(3, 4, dtype=torch.float64)
@@ -119,6 +119,6 @@ def test_all_of_them_come_to_the_same_optimum() -> None:
         cocoa, _ = reference.cocoa_round(problem, cocoa, dual.sigma_primes(problem.coupling_TT), whole, 0.5)
         sdca = reference.minibatch_sdca_round(problem, sdca, whole, 4.0)
         w_TF = reference.minibatch_sgd_round(problem, w_TF, whole, 0.2 / (h + 20))
-    assert dual.primal(problem, cocoa.v_TF) == pytest.approx(wanted, rel=1e-6)
-    assert dual.primal(problem, sdca.v_TF) == pytest.approx(wanted, rel=1e-3)
+    assert reference.primal(problem, cocoa.v_TF) == pytest.approx(wanted, rel=1e-6)
+    assert reference.primal(problem, sdca.v_TF) == pytest.approx(wanted, rel=1e-3)
     assert reference.primal_of_w(problem, w_TF) == pytest.approx(wanted, rel=1e-2)

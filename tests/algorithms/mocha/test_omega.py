@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from fedpeer.algorithms.mocha import omega
-from fedpeer.algorithms.mocha.dual import regulariser
 from tests.algorithms.mocha.problem_factory import covariance, normal
 from tests.reference import mocha as reference
+from tests.reference.mocha import regulariser
 
 SEEDS = st.integers(0, 2**32 - 1)
 

@@ -15,12 +15,13 @@ from torch.func import functional_call
 
 from fedpeer.algorithms.leaves import leaves_of, rebuilt, stack_states, take_rows
 from fedpeer.algorithms.mocha import dual, omega
-from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.mocha.sdca import cyclic
 from fedpeer.algorithms.servers.mocha import LossName, Mocha, MochaUpdate
 from tests.algorithms.mocha.playing import Play, Tasks, features_of
 from tests.algorithms.mocha.problem_factory import covariance
-from tests.reference.mocha import State, minimise, round_of
+from tests.reference import mocha as reference
+from tests.reference.mocha import DualProblem, State, minimise, round_of
 
 TASKS = Tasks.drawn(1)
 LOSSES: list[LossName] = ["hinge", "smoothed-hinge", "logistic", "squared"]
@@ -50,7 +51,7 @@ def test_rounds_are_those_of_the_functions(loss: LossName, average: Any, sigma: 
     orders = [cyclic(np.arange(len(task.y_S)), int(1.5 * len(task.y_S))) for task in made]
     for _ in range(3):
         # The statistics of a round describe its beginning.
-        gap, primal = dual.gap(problem, state.alphas, state.v_TF), dual.primal(problem, state.v_TF)
+        gap, primal = reference.gap(problem, state.alphas, state.v_TF), reference.primal(problem, state.v_TF)
         play.one()
         assert play.statistic("gap").sum().item() == pytest.approx(gap, rel=1e-12)
         assert play.statistic("primal").sum().item() == pytest.approx(primal, rel=1e-12)
@@ -75,13 +76,13 @@ def test_v_is_that_of_the_clients_and_the_dual_never_rises_whoever_takes_part_or
         TASKS.context, omega="mean-regularised", lam=0.4, ridge=0.05, loss=loss, passes=2, low=0.1, drop=0.2
     )
     play = Play(algorithm, TASKS, seed)
-    before = dual.dual(play.problem(), play.state.alphas)
+    before = reference.dual(play.problem(), play.state.alphas)
     for nodes, late in rounds:
         held = [client.alpha_S for client in play.clients]
         play.one(nodes, late)
         problem, state = play.problem(), play.state
-        torch.testing.assert_close(state.v_TF, dual.v_of(problem.tasks, state.alphas), rtol=0, atol=1e-13)
-        now = dual.dual(problem, state.alphas)
+        torch.testing.assert_close(state.v_TF, reference.v_of(problem.tasks, state.alphas), rtol=0, atol=1e-13)
+        now = reference.dual(problem, state.alphas)
         assert now <= before + 1e-12
         before = now
         w_TF = dual.w_of(state.v_TF, problem.coupling_TT)
@@ -161,7 +162,7 @@ def test_relations_are_learned_after_every_inner_rounds_and_w_follows_at_once(
     torch.testing.assert_close(found_TT, by_hand_TT, rtol=1e-8, atol=1e-10)
     torch.testing.assert_close(play.w_TF, found_TT @ v_TF)
     assert (play.w_TF - first_TT @ v_TF).abs().max() > 1e-3
-    torch.testing.assert_close(v_TF, dual.v_of(play.problem().tasks, play.state.alphas), rtol=0, atol=1e-13)
+    torch.testing.assert_close(v_TF, reference.v_of(play.problem().tasks, play.state.alphas), rtol=0, atol=1e-13)
 
 
 def test_tasks_that_are_alike_or_opposite_are_seen_to_be() -> None:

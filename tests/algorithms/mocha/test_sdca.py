@@ -16,12 +16,12 @@ from sklearn.svm import LinearSVC
 from torch import Tensor
 
 from fedpeer.algorithms.mocha import dual, omega, sdca
-from fedpeer.algorithms.mocha.dual import DualProblem, DualTask
+from fedpeer.algorithms.mocha.dual import DualTask
 from fedpeer.algorithms.mocha.losses import HINGE, LOGISTIC, SQUARED, DualLoss, coordinate, smoothed_hinge
 from fedpeer.algorithms.mocha.sdca import cyclic, solve
 from tests.algorithms.mocha.problem_factory import LOSSES, feasible, normal, problem_of, tasks_of
 from tests.reference import mocha as reference
-from tests.reference.mocha import State, minimise, round_of
+from tests.reference.mocha import DualProblem, State, minimise, round_of
 
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -64,8 +64,8 @@ def test_the_gap_closes_to_a_millionth_under_a_fixed_omega(loss: DualLoss) -> No
     coupling_TT = omega.coupling_of_penalty(omega.penalty(omega.mean_regularised(4), 2.0, 0.5))
     problem = DualProblem(loss, tasks_of(draws, (12, 6, 9, 15), 5), coupling_TT)
     state = optimum(problem, 1e-6)
-    assert 0 <= dual.gap(problem, state.alphas, state.v_TF) <= 1e-6
-    assert dual.primal(problem, state.v_TF) == pytest.approx(-dual.dual(problem, state.alphas), abs=1e-6)
+    assert 0 <= reference.gap(problem, state.alphas, state.v_TF) <= 1e-6
+    assert reference.primal(problem, state.v_TF) == pytest.approx(-reference.dual(problem, state.alphas), abs=1e-6)
 
 
 def optimum(problem: DualProblem, gap_wanted: float = 1e-10) -> State:
@@ -116,7 +116,7 @@ def test_a_general_minimiser_finds_no_lower_primal() -> None:
         method="BFGS",
         tol=1e-9,
     )
-    assert dual.primal(problem, optimum(problem).v_TF) == pytest.approx(found.fun, rel=1e-7)
+    assert reference.primal(problem, optimum(problem).v_TF) == pytest.approx(found.fun, rel=1e-7)
 
 
 @pytest.mark.slow
@@ -134,8 +134,8 @@ def test_the_dual_never_rises_whatever_the_budgets_and_whoever_is_dropped(
         steps_T = sdca.budgets(points_T, (0.0, 2.0), np.full(3, 0.3), draws)
         orders = [cyclic(draws.permutation(n), steps) for n, steps in zip(points_T, steps_T, strict=True)]
         after = round_of(problem, state, sigma_T, orders)
-        assert dual.dual(problem, after.alphas) <= dual.dual(problem, state.alphas) + 1e-9
-        torch.testing.assert_close(after.v_TF, dual.v_of(problem.tasks, after.alphas))
+        assert reference.dual(problem, after.alphas) <= reference.dual(problem, state.alphas) + 1e-9
+        torch.testing.assert_close(after.v_TF, reference.v_of(problem.tasks, after.alphas))
         for t in np.flatnonzero(steps_T == 0):
             assert torch.equal(after.alphas[t], state.alphas[t])
         state = after
@@ -167,14 +167,14 @@ def test_a_new_relation_of_the_tasks_lowers_the_joint_objective_every_time() -> 
     state, before = State.zero(problem.tasks), np.inf
     for _ in range(4):
         state = minimise(problem, state, gap_wanted=1e-8, rounds_max=3000, passes=5, draws=draws)
-        now = dual.primal(problem, state.v_TF)
+        now = reference.primal(problem, state.v_TF)
         assert now < before
         before = now
         sigma_TT = omega.trace_constrained(dual.w_of(state.v_TF, problem.coupling_TT), floor=1e-9)
         problem = replace(problem, coupling_TT=omega.coupling_of_covariance(sigma_TT, lam / 2))
         # The dual variables stay and W changes: the gap is still the sum of primal and dual.
-        total = dual.primal(problem, state.v_TF) + dual.dual(problem, state.alphas)
-        assert total == pytest.approx(dual.gap(problem, state.alphas, state.v_TF), rel=1e-6)
+        total = reference.primal(problem, state.v_TF) + reference.dual(problem, state.alphas)
+        assert total == pytest.approx(reference.gap(problem, state.alphas, state.v_TF), rel=1e-6)
 
 
 def test_budgets_are_a_fraction_of_the_points_and_at_least_one_step() -> None:
