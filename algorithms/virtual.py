@@ -72,17 +72,13 @@ def delta(new: Gaussian, old: Gaussian) -> Gaussian:
     return new / old
 
 
-def client_delta(
-    posterior: Gaussian, cavity: Gaussian, factor: Gaussian, *, gamma: float = 1.0, keep_D: Tensor | None = None
-) -> Gaussian:
-    """Return the delta that a client sends after training a posterior (..., D).
+def client_delta(posterior: Gaussian, cavity: Gaussian, factor: Gaussian, *, gamma: float = 1.0) -> Gaussian:
+    """Return the delta that a client sends, unless it is pruned, after training a posterior (..., D).
 
     Args:
         gamma: damping, in (0, 1]; default 1: none.
-        keep_D: (..., D) bool, the weights that are not pruned; default: all.
     """
-    change = delta(damped(posterior / cavity, factor, gamma), factor)
-    return change if keep_D is None else pruned(change, keep_D)
+    return delta(damped(posterior / cavity, factor, gamma), factor)
 
 
 @dataclass(frozen=True)
@@ -164,10 +160,10 @@ def pruned(delta: Gaussian, keep_D: Tensor) -> Gaussian:
     return delta**keep_D
 
 
-def delta_bytes(size: int, kept: int, index: _Index, *, scalar: int = 4) -> int:
+def delta_bytes(size: int, kept: int, index: _Index) -> int:
     """Return the bytes of a tensor's pruned delta.
 
-    It has two scalars of `scalar` bytes for each kept weight, and the places of these weights.
+    It has two scalars of 4 bytes for each kept weight, and the places of these weights.
     """
     match index:
         case "none":
@@ -179,4 +175,4 @@ def delta_bytes(size: int, kept: int, index: _Index, *, scalar: int = 4) -> int:
             bits = kept * (size - 1).bit_length()
         case _:
             assert_never(index)
-    return 2 * scalar * kept + -(-bits // 8)
+    return 8 * kept + -(-bits // 8)

@@ -44,7 +44,7 @@ def new(
     except OSError as error:
         problem = ConfigProblem((), f"{folder} cannot be written ({error.strerror}); choose another folder", "FOLDER")
         raise ConfigError("the command line", [problem]) from None
-    print("\n".join([f"{folder} has all that is needed:", "", *_listed(folder, template), "", *_next(folder)]))
+    print("\n".join([f"{folder} has all that is needed:", "", *_listed(template), "", *_next(folder)]))
 
 
 def _absent(source: str | None) -> str:
@@ -66,7 +66,7 @@ def _make(folder: Path, template: str) -> None:
     _TEMPLATES[template].write(folder)
 
 
-def _listed(folder: Path, template: str) -> list[str]:
+def _listed(template: str) -> list[str]:
     """Return a line for each file and folder that was made."""
     rows = [
         ("README.md", "what it is, and how to put your own in its place"),

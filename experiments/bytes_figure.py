@@ -40,13 +40,10 @@ _SCHEMES = (
 )
 
 
-def _to(scheme: str, accuracy: int) -> str:
-    return labelled(scheme, _ACCURACY, accuracy)
-
-
-def _less(scheme: str, other: str, percent: int, accuracy: int = 90) -> PaperClaim:
-    text = f"{accuracy} % with {scheme} take at most {percent} % of the bytes with {other}"
-    return part_to_come_so_far(text, _to(scheme, accuracy), _to(other, accuracy), _MB, most=percent / 100)
+def _less(scheme: str, other: str, percent: int) -> PaperClaim:
+    text = f"90 % with {scheme} take at most {percent} % of the bytes with {other}"
+    mine, reference = (labelled(each, _ACCURACY, 90) for each in (scheme, other))
+    return part_to_come_so_far(text, mine, reference, _MB, most=percent / 100)
 
 
 BYTES = Figure(

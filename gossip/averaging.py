@@ -43,6 +43,8 @@ MESSAGE_HEAD_BYTES = 128
 SHARE_HEAD_BYTES = 160
 #: Bytes of the acknowledgement of a share, which is signed likewise.
 ACK_BYTES = 140
+#: Bytes of a value, which is a float32 unless a compression is chosen.
+_SCALAR_BYTES = 4
 #: Bytes that a share costs beside its values: its own head and the recipient's acknowledgement.
 SHARE_EXTRA_BYTES = SHARE_HEAD_BYTES + ACK_BYTES
 
@@ -264,11 +266,11 @@ def neighbors(policy: Averaging, peer: str) -> tuple[str, ...]:
 
 
 def traffic(
-    policy: Averaging, length: int, round: int = 0, *, wire_bytes: int = 4, active: Sequence[ActivePeers] = ()
+    policy: Averaging, length: int, round: int = 0, *, active: Sequence[ActivePeers] = ()
 ) -> list[tuple[int, int]]:
     """Return the (messages, bytes) that each member sends in the averaging of one round, in peer order.
 
-    A share is `length` scalars of `wire_bytes` each and SHARE_EXTRA_BYTES. Acknowledgements count as bytes but not as
+    A share is `length` float32 scalars and SHARE_EXTRA_BYTES. Acknowledgements count as bytes but not as
     messages; on average a member acknowledges as many shares as it sends. Traffic differs between rounds with push-pull
     and on graphs that are drawn anew. The weight travels in the head even on regular graphs, where it stays 1. With a
     coordinator, each other member sends its values and receives the mean: 2 (P - 1) messages with MESSAGE_HEAD_BYTES
@@ -292,6 +294,6 @@ def traffic(
             sent_P += to_P
             full_P += to_P * active[exchange] if active else to_P
     return [
-        (int(count), int(count) * head_bytes + int(full) * length * wire_bytes)
+        (int(count), int(count) * head_bytes + int(full) * length * _SCALAR_BYTES)
         for count, full in zip(sent_P, full_P, strict=True)
     ]

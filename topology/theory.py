@@ -38,6 +38,8 @@ from fedpeer.topology.wide import SAME_MEMBERS_MAX, WideGraph
 _LANCZOS_MEMBERS_MAX = 100_000
 #: Numbers of exchanges beyond this count as infinite.
 _EXCHANGES_COUNTED_MAX = 10**15
+#: Eigenvalues that stand for those of a large random regular graph.
+_POINTS = 20_000
 
 
 @dataclass(frozen=True)
@@ -137,13 +139,13 @@ def waves(graph: WideGraph) -> Iterator[NDArray[np.complex128]]:
         yield np.fft.fftn(column_P.reshape(graph.shape)).ravel()[1:]
 
 
-def kesten_mckay(degree: int, points: int = 20_000) -> tuple[Dense, Dense]:
+def kesten_mckay(degree: int) -> tuple[Dense, Dense]:
     """Return eigenvalues of the adjacency matrix of large random regular graphs, and the probability of each.
 
     The density is degree sqrt(4 (degree - 1) - x^2) / (2 pi (degree^2 - x^2)); Kesten 1959, McKay, The expected
     eigenvalue distribution of a large regular graph, 1981. The points are Chebyshev's for that root.
     """
-    angle_J = np.pi * np.arange(1, points + 1) / (points + 1)
+    angle_J = np.pi * np.arange(1, _POINTS + 1) / (_POINTS + 1)
     x_J = 2 * math.sqrt(degree - 1) * np.cos(angle_J)
     weight_J = np.sin(angle_J) ** 2 / (degree**2 - x_J**2)
     return x_J, weight_J / weight_J.sum()
