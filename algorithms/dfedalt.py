@@ -35,7 +35,7 @@ from fedpeer.slicing.models import LOCAL, PartialModel
 from fedpeer.slicing.network import NetworkMap
 
 
-def base_alone(network: NetworkMap, head: Sequence[str] = ()) -> tuple[PartialModel, PartialModel]:
+def _base_alone(network: NetworkMap, head: Sequence[str] = ()) -> tuple[PartialModel, PartialModel]:
     """Return the partial models under which all peers average the base, and no peer averages the head.
 
     Args:
@@ -68,7 +68,7 @@ class DFedAlt(Algorithm[TrainingState, ServerModel, ServerModel]):
 
     @classmethod
     def method(cls, *, head: tuple[str, ...] = (), **settings: Any) -> Method:
-        return Method(cls.sharing, models=partial(base_alone, head=head))
+        return Method(cls.sharing, models=partial(_base_alone, head=head))
 
     @cached_property
     def parts(self) -> HeadFirst:

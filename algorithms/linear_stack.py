@@ -107,7 +107,7 @@ def _hooked(module: nn.Module) -> bool:
     return any(each._forward_hooks or each._forward_pre_hooks for each in module.modules())
 
 
-def affine(a: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
+def _affine(a: Tensor, transposed: Tensor, bias: Tensor | None) -> Tensor:
     """Return a (..., b, in) times the transposed weight (..., in, out) plus bias (..., 1, out).
 
     There is at most one leading dimension.
@@ -121,7 +121,7 @@ def forward(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> Tensor:
     """Return the logits (..., b, outputs) of inputs (..., b, features), for parameters x_n (..., n)."""
     a = inputs
     for layer in layers:
-        a = FORWARD[layer.activation](affine(a, layer.weights(x_n).mT, layer.biases(x_n)))
+        a = FORWARD[layer.activation](_affine(a, layer.weights(x_n).mT, layer.biases(x_n)))
     return a
 
 
@@ -129,7 +129,7 @@ def activations(layers: tuple[Layer, ...], x_n: Tensor, inputs: Tensor) -> list[
     """Return inputs (..., b, features), followed by the result of each layer."""
     seen = [inputs]
     for layer in layers:
-        seen.append(FORWARD[layer.activation](affine(seen[-1], layer.weights(x_n).mT, layer.biases(x_n))))
+        seen.append(FORWARD[layer.activation](_affine(seen[-1], layer.weights(x_n).mT, layer.biases(x_n))))
     return seen
 
 
@@ -178,7 +178,7 @@ def train_stack(
         a = batches.inputs(step).flatten(x_n.dim())
         seen = [a]
         for activation, transposed, bias in applied:
-            a = activation(affine(a, transposed, bias))
+            a = activation(_affine(a, transposed, bias))
             seen.append(a)
         delta = loss.slope(a, batches.targets(step), batches.weights(step))
         for depth in range(len(layers) - 1, lowest - 1, -1):

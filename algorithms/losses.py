@@ -212,7 +212,7 @@ def completed(z_BV: Tensor, y_BV: Tensor) -> Tensor:
     return (expected & answer).sum(-1) >= (expected ^ answer).sum(-1)
 
 
-def foretold(z_BTV: Tensor, y_BT: Tensor) -> Tensor:
+def _foretold(z_BTV: Tensor, y_BT: Tensor) -> Tensor:
     """Return the fraction of each example's next tokens that have the largest output, (..., B)."""
     there_BT = y_BT >= 0
     return ((z_BTV.argmax(-1) == y_BT) & there_BT).sum(-1) / there_BT.sum(-1).clamp(min=1)
@@ -231,7 +231,7 @@ def score_sums(loss: Loss, z: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     if loss.marks:
         return ((z > 0) == (_as_numbers(z, y) > 0)).to(wide).mean(-1).sum(-1), summed_loss
     if loss.continues:
-        return foretold(z, y).to(wide).sum(-1), summed_loss
+        return _foretold(z, y).to(wide).sum(-1), summed_loss
     if loss.counts:
         return completed(z, y).sum(-1).to(wide), summed_loss
     error = (z - _as_numbers(z, y)).to(wide).square().mean(-1)

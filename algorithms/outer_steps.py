@@ -113,7 +113,7 @@ class OuterSteps(Algorithm[OuterState, Any, Any]):
 
         def begun(received_n: Tensor) -> Tensor:
             nonlocal state
-            start_n, state = outer_step(self.rules, client, received_n, batches)
+            start_n, state = _outer_step(self.rules, client, received_n, batches)
             return start_n
 
         inner, sent = self.inner.train(client.inner, map_leaves(begun, received), batches, keys)
@@ -129,7 +129,7 @@ class OuterSteps(Algorithm[OuterState, Any, Any]):
         return self.inner.statistics(client.inner, shared)
 
 
-def outer_step(
+def _outer_step(
     rules: OuterRules, client: OuterState, received_n: Tensor, batches: Batches
 ) -> tuple[Tensor, OuterState]:
     """Return the model (..., n) from which a round of training begins, and the state after its outer steps.

@@ -63,7 +63,7 @@ def slices_command(
     if svg is not None:
         write_new_text(svg, slices_svg(found), option="--svg")
     console = Console()
-    for drawn in drawing(found):
+    for drawn in _drawing(found):
         console.print(drawn, highlight=False)
     for each in [
         *_frozen(networks),
@@ -114,7 +114,7 @@ def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
     return trace(build(layers[:1], layers[-1], **bind_settings(choice, build)), torch.zeros(2, layers[0]))
 
 
-def drawing(found: SliceDescription) -> list[RenderableType]:
+def _drawing(found: SliceDescription) -> list[RenderableType]:
     """Return the dependencies as a tree, the owners of each part as bars, and the averaging groups as a table."""
     colour = {model.name: COLOURS[number % len(COLOURS)] for number, model in enumerate(found.models)}
     drawn: list[RenderableType] = [_tree(found, colour)]

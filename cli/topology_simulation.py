@@ -80,7 +80,7 @@ def topology_simulate_command(
     with stopping(stop, console), _progress(console, to, quiet) as on_progress:
         outcome = simulate_scalar(options, on_progress, stop)
     if as_json:
-        sys.stdout.write(json.dumps(json.loads(dumps(to_json(outcome)))) + "\n")
+        sys.stdout.write(json.dumps(json.loads(dumps(_to_json(outcome)))) + "\n")
     else:
         Console().print(_sweep_table(outcome, numbers))
     return EXIT_STOPPED if stop.is_set() else 0
@@ -146,7 +146,7 @@ def sweep(
     return 0
 
 
-def to_json(outcome: ScalarGossipOutcome) -> dict[str, object]:
+def _to_json(outcome: ScalarGossipOutcome) -> dict[str, object]:
     """Return a large-scale simulation's options and outcome in plain types."""
     from dataclasses import asdict
 

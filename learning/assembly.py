@@ -176,7 +176,7 @@ def assemble(
         ChoiceError, NetworkError, LossError, SlicingError: the user's mistakes, with the place and the way out.
     """
     learning = federation.learning
-    loss = wanted_loss(learning, shape, code or load)
+    loss = _wanted_loss(learning, shape, code or load)
     outputs = _outputs(loss, shape)
     if loss.name not in LOSSES:
         check_own_loss(loss, outputs)
@@ -267,7 +267,7 @@ def _put(module: nn.Module, trained: Mapping[str, Tensor]) -> str | None:
     return None
 
 
-def wanted_loss(learning: LearningSettings, shape: DataShape, load: Loader) -> Loss:
+def _wanted_loss(learning: LearningSettings, shape: DataShape, load: Loader) -> Loss:
     """Return the loss of the settings, or the usual one of the task.
 
     Raises:

@@ -208,7 +208,7 @@ def hides_values(federation: FederationSettings) -> bool:
     return any(choice is not None and choice.name != "none" for choice in (federation.gossip.privacy, *own))
 
 
-def noise_of(gossip: GossipSettings) -> Noise | None:
+def _noise_of(gossip: GossipSettings) -> Noise | None:
     """Return the noise phase with which each averaging starts; None: there is none.
 
     Raises:
@@ -228,7 +228,7 @@ def averaging_among(
     Raises:
         TopologyError: the edges that the federation file lists do not connect the members.
     """
-    draws, noise = Draws(seed), noise_of(gossip)
+    draws, noise = Draws(seed), _noise_of(gossip)
 
     def matching(number: int, exchange: int) -> np.random.Generator:
         return draws.numpy(f"matching {exchange}", group, number)

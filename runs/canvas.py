@@ -85,10 +85,10 @@ def panels(
             draw(figure.add_axes(box, facecolor="none"))
         file = io.StringIO()
         figure.savefig(file, format="svg", metadata={"Date": None, "Creator": None, "Format": None, "Type": None})
-    return inline(file.getvalue(), label)
+    return _inline(file.getvalue(), label)
 
 
-def inline(svg: str, label: str) -> str:
+def _inline(svg: str, label: str) -> str:
     """Return a picture as part of a page: without prolog, metadata and size, with placeholder colours replaced."""
     body = re.sub(r"<metadata>.*?</metadata>", "", svg[svg.index("<svg") :], flags=re.DOTALL)
     box = re.search(r'viewBox="([^"]*)"', body)

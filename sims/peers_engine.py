@@ -27,7 +27,7 @@ class PeersEngine(Engine, ABC):
     def __init__(self, world: World, method: Choice, stop: threading.Event | None = None) -> None:
         self._world, self._plan = world, plan_of(world, method)
         self._stop = stop or threading.Event()
-        self._unit = weight_unit(world, method)
+        self._unit = _weight_unit(world, method)
         self._weights = {group.id: np.ones(len(group.members)) for group in self._plan.groups}
         self._traffic = ([0] * len(world.peers), [0] * len(world.peers))
 
@@ -52,7 +52,7 @@ def stacked(models: Sequence[Tensor]) -> Tensor:
     return pad_sequence(list(models), batch_first=True)
 
 
-def weight_unit(world: World, method: Choice) -> Callable[[Sequence[float]], float]:
+def _weight_unit(world: World, method: Choice) -> Callable[[Sequence[float]], float]:
     """Return a function from the weights that a group's members report to the unit of these weights.
 
     With this unit runs can be compared with each other:

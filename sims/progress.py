@@ -149,7 +149,7 @@ class ProgressLines:
             case MethodDone():
                 self.write(self._line(event.method))
             case _:
-                for line in note_lines(event):
+                for line in _note_lines(event):
                     self.write(line)
 
     def _line(self, method: str) -> str:
@@ -229,11 +229,11 @@ class WarningsOnly:
     def __call__(self, event: SimulationEvent) -> None:
         if isinstance(event, Remark) and event.progress:
             return
-        for line in note_lines(event):
+        for line in _note_lines(event):
             self.console.print(line, highlight=False, markup=False, soft_wrap=True)
 
 
-def note_lines(event: SimulationEvent) -> list[str]:
+def _note_lines(event: SimulationEvent) -> list[str]:
     """Return the lines to print about an event that needs attention; no lines for other events."""
     match event:
         case RunLost():

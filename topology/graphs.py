@@ -150,7 +150,7 @@ def edges(members: Sequence[str], draws: np.random.Generator, *, edges: tuple[st
     """
     place = {member: i for i, member in enumerate(members)}
     graph = nx.empty_graph(len(members))
-    graph.add_edges_from((place[a], place[b]) for edge in edges for a, b in ends(edge, place) if a != b)
+    graph.add_edges_from((place[a], place[b]) for edge in edges for a, b in _ends(edge, place) if a != b)
     parts = sorted(nx.connected_components(graph), key=min)
     if len(parts) > 1:
         named = "; ".join(f"({listed([members[i] for i in sorted(part)])})" for part in parts)
@@ -180,7 +180,7 @@ GRAPHS: dict[str, Callable[..., Phases | Redraw]] = {
 DRAWN_ANEW = ("el-oracle", "el-local")
 
 
-def ends(edge: str, known: Container[str]) -> list[tuple[str, str]]:
+def _ends(edge: str, known: Container[str]) -> list[tuple[str, str]]:
     """Return the ways to read `a-b` as two known ids: none, one, or more if ids that contain `-` make it ambiguous."""
     pieces = edge.split("-")
     halves = [("-".join(pieces[:i]).strip(), "-".join(pieces[i:]).strip()) for i in range(1, len(pieces))]
@@ -197,7 +197,7 @@ def edge_problems(edges: Sequence[str], peers: Sequence[str]) -> list[str]:
     problems = []
     lonely = dict.fromkeys(peers)
     for edge in edges:
-        readings = ends(edge, known)
+        readings = _ends(edge, known)
         if len(readings) == 1:
             a, b = readings[0]
             if a == b:

@@ -72,7 +72,7 @@ def npz(
     missing = [name for name in ("x", "y") if name not in found]
     if missing:
         raise DataError(f"{path}: it has no array {' and no array '.join(missing)}; it has: {names or 'nothing'}")
-    return from_arrays(
+    return _from_arrays(
         Path(path).stem, **found, source=path, task=task, kind=kind, classes=classes, test_fraction=test_fraction
     )
 
@@ -131,14 +131,14 @@ def of_objects(
         verb: "returned" in errors, if `name` names a function.
 
     Raises:
-        DataError: it is something else, or `from_arrays` finds mistakes.
+        DataError: it is something else, or `_from_arrays` finds mistakes.
     """
     if isinstance(made, Dataset):
         return _checked(made, name)
     pair = made if isinstance(made, tuple) else _stacked(f"{name} {verb}", made)
     if len(pair) != 2:
         raise DataError(f"{name} {verb} a tuple of {len(pair)}; it must be (x, y)")
-    return from_arrays(name, *pair, source=name, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
+    return _from_arrays(name, *pair, source=name, task=task, kind=kind, classes=classes, test_fraction=test_fraction)
 
 
 def _checked(made: Dataset, name: str) -> Dataset:
@@ -272,7 +272,7 @@ def _stacked(subject: str, items: Any) -> tuple[NDArray[np.generic], NDArray[np.
         ) from problem
 
 
-def from_arrays(
+def _from_arrays(
     name: str,
     x: object,
     y: object,

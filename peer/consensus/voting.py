@@ -77,7 +77,7 @@ class VotingIn(Protocol):
     def round_commit(self) -> RoundCommit: ...
 
 
-def signed(message: ConsensusContent) -> tuple[int, Signatures]:
+def _signed(message: ConsensusContent) -> tuple[int, Signatures]:
     """Return the signatures of others that a message carries, and the number of the roster under which they signed."""
     match message:
         case Heartbeat(leader_certificate):
@@ -100,7 +100,7 @@ def may_hold(consensus: VotingIn, keys: RosterKeys, message: ConsensusContent) -
     sender could add any names, and nothing would be wrong. A signature under a roster that is known here only by its
     number, as in states of early releases, proves nothing either way.
     """
-    number, signatures = signed(message)
+    number, signatures = _signed(message)
     if not keys.known(number):
         return bool(signatures)
     if not isinstance(message, Commit):

@@ -80,7 +80,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     decision, refusal = judge(channel, share), _closed_to(state, peer, group)
     if refusal is None and decision is TransferDecision.REPEATED:
         state.count("repeated", peer)
-        acknowledge(state, peer, group)
+        _acknowledge(state, peer, group)
         return False
     refusal = refusal or _implausible(state, peer, transfer, channel, decision)
     if refusal is not None:
@@ -91,7 +91,7 @@ def on_transfer(state: NodeState, peer: str, transfer: Transfer) -> bool:
     other.seen_in(share.round, state.now)
     at_once = not _may_wait(state, group, peer, share)
     state.write(ShareApplied(group=group, sender=peer, share=share, at_once=at_once, signature=transfer.signature))
-    acknowledge(state, peer, group)
+    _acknowledge(state, peer, group)
     return True
 
 
@@ -160,7 +160,7 @@ def _may_wait(state: NodeState, group: str, peer: str, share: NumberedTransfer) 
     return kept < max(_WAITING_MIN, min(room, _WAITING_MAX))
 
 
-def acknowledge(state: NodeState, peer: str, group: str) -> None:
+def _acknowledge(state: NodeState, peer: str, group: str) -> None:
     """Acknowledge what is taken; it is durable when this is sent, since its entry was written before."""
     channel = state.durable.groups[group].into.get(peer, Incoming())
     signature = (

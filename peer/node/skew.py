@@ -14,7 +14,7 @@ one), counts its training for the round after that (`furthest`). So many are req
 anything, and so might two of eight: a peer that followed them would be alone in a round far ahead. All other peers
 count, including those that are away (`_reached`): otherwise a peer that meets only a liar would follow it. Peers that
 were away for ten minutes do not count while two others are there, since they may never come back. Where exchanges are
-few and the graph is wide, distant peers may be ahead although nobody is behind (`leads_of`); but if all of a peer's
+few and the graph is wide, distant peers may be ahead although nobody is behind (`_leads_of`); but if all of a peer's
 neighbors are in a later round, they have gone on without it (`left_behind`).
 
 Until it has caught up, such a peer gives nothing for the round of the others: they neither wait for it nor give to it
@@ -135,7 +135,7 @@ def left_behind(state: NodeState) -> bool:
     round = state.durable.round
     if not state.in_rounds or furthest(state) <= round:
         return False
-    rounds, leads = _reached(state), leads_of(state)
+    rounds, leads = _reached(state), _leads_of(state)
     if followed(reached - leads.get(peer, 0) for peer, reached in rounds.items()) > round:
         return True
     there = {peer: reached for peer, reached in rounds.items() if state.others.present(peer)}
@@ -163,7 +163,7 @@ def finished_without(state: NodeState) -> bool:
     if not state.in_rounds or any(map(state.others.unfinished, state.round_peers)):
         return False  # without exchanges in rounds the last mean of each group is the result
     finished = any(state.membership.status(peer) == "finished" for peer in state.round_peers)
-    lead, last = max(leads_of(state).values(), default=0), state.setup.federation.learning.rounds
+    lead, last = max(_leads_of(state).values(), default=0), state.setup.federation.learning.rounds
     return finished and state.durable.round + lead < last == furthest(state)
 
 
@@ -216,7 +216,7 @@ def ahead(state: NodeState) -> int:
     return averagings * _every(state, groups)
 
 
-def leads_of(state: NodeState) -> dict[str, int]:
+def _leads_of(state: NodeState) -> dict[str, int]:
     """Return how many rounds each other peer can be ahead of this one, which has just trained and is not left behind.
 
     If each exchange goes both ways, a peer that is k steps away cannot close exchange k - 1 before this peer opens the

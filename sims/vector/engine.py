@@ -117,7 +117,7 @@ class VectorEngine(Engine):
         self._blocks = blocks_of_peers(job, range(len(job.peers)))
         plain = self._memory()
         made = [
-            formed(job.narrowed(number), plain.part(job, number), drawn, stepper, _first_of(job, number))
+            _formed(job.narrowed(number), plain.part(job, number), drawn, stepper, _first_of(job, number))
             for number, (drawn, stepper) in enumerate(zip(self._drawn, steppers, strict=True))
         ]
         self._algorithm, forms = made[0]
@@ -319,7 +319,7 @@ def _first_of(job: Job, number: int) -> int:
     return job.network_P.index(number) if number in job.network_P else 0
 
 
-def formed(
+def _formed(
     job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper, peer: int
 ) -> tuple[AnyAlgorithm, Forms]:
     """Return the algorithm and examples of its states; with a server, one client trains briefly to make an update.
@@ -344,7 +344,7 @@ def formed(
 def dry_run(
     job: Job, workspace: Workspace, drawn: Sequence[Callable[[str], Tensor]], plan: Plan
 ) -> tuple[AnyAlgorithm, Forms]:
-    """Do the same as `formed`, and without a server also train one peer briefly, to find mistakes before a run starts.
+    """Do the same as `_formed`, and without a server also train one peer briefly, to find mistakes before a run starts.
 
     Each network is tried; the algorithm and the examples with the largest states are returned.
 
@@ -361,7 +361,7 @@ def dry_run(
 def _tried(
     job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan, peer: int
 ) -> tuple[AnyAlgorithm, Forms]:
-    algorithm, forms = formed(job, workspace, drawn, job.stepper(), peer)
+    algorithm, forms = _formed(job, workspace, drawn, job.stepper(), peer)
     if not has_server(algorithm) and type(forms.client) is not TrainingState:
         batches, keys = work_of(job, workspace, [peer], 1)
         received = algorithm.start_averaged(drawn("").to(job.device))
