@@ -126,8 +126,8 @@ SERVED = {
     "mocha": ("mocha", ""),
     "mocha, some take part": ("mocha", "participation: 0.6"),
 }
-#: Algorithms whose peers derive their models: how they average.
-DERIVED = {
+#: Algorithms without a server whose peers keep a state: how they average.
+STATEFUL = {
     "noloco,gamma=0.9": "{protocol: push-pull, topology: complete, exchanges: 1, deadline: 120, tick: 0.1}",
     "choco-sgd,share=0.2": "{topology: ring, exchanges: 1, deadline: 120, tick: 0.1}",
     "dispfl,density=0.4": "{topology: ring, exchanges: 1, deadline: 120, tick: 0.1}",
@@ -301,11 +301,13 @@ def test_who_keeps_a_state_of_its_own_does_so_everywhere(where: EngineName, tmp_
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("method", DERIVED)
+@pytest.mark.parametrize("method", STATEFUL)
 @pytest.mark.parametrize("where", ["network", pytest.param("processes", marks=pytest.mark.soak)])
-def test_who_derives_its_model_does_so_everywhere(where: EngineName, method: str, tmp_path: Path) -> None:
+def test_who_keeps_a_state_beside_the_average_trains_alike_everywhere(
+    where: EngineName, method: str, tmp_path: Path
+) -> None:
     file = tmp_path / "federation.yaml"
-    file.write_text(federation(DERIVED[method]))
+    file.write_text(federation(STATEFUL[method]))
     assert_the_same(parameters(file, where, method), parameters(file, "vector", method))
 
 
