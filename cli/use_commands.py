@@ -42,7 +42,7 @@ _Where = Annotated[
     str, typer.Argument(metavar="MODEL", help="A peer's file or state folder, or a run: its id or folder, or last.")
 ]
 _Method = Annotated[str, typer.Option(metavar="NAME", help="Algorithm that trained it.", rich_help_panel=RUN)]
-Peer = Annotated[
+_Peer = Annotated[
     str | None,
     typer.Option(
         metavar="ID", help="Peer whose model to use, or a user of the data.", rich_help_panel=RUN, show_default=False
@@ -118,7 +118,7 @@ def evaluate_command(
     ] = None,
     which: _Chosen = "last",
     method: _Method = "partial-averaging",
-    peer: Peer = None,
+    peer: _Peer = None,
     seed: _Seed = None,
     out: _Out = None,
     allow_python: _Allow = None,
@@ -182,7 +182,7 @@ def predict(
     ] = False,
     which: _Chosen = "last",
     method: _Method = "partial-averaging",
-    peer: Peer = None,
+    peer: _Peer = None,
     seed: _Seed = None,
     out: _Out = None,
     allow_python: _Allow = None,
@@ -288,7 +288,7 @@ def export(
     ] = None,
     which: _Chosen = "last",
     method: _Method = "partial-averaging",
-    peer: Peer = None,
+    peer: _Peer = None,
     seed: _Seed = None,
     out: _Out = None,
     allow_python: _Allow = None,

@@ -186,17 +186,9 @@ class NotebookBars:
 
     def __call__(self, event: SimulationEvent) -> None:
         self.board.on_event(event)
-        match event:
-            case SimulationStarted():
-                self.title = self.board.start(event)
-            case RunLost():
-                self.notes.append(lost_text(event))
-            case WorkerReplaced():
-                self.notes.append(replaced_text(event))
-            case Remark():
-                self.notes.append(event.text)
-            case _:
-                pass
+        if isinstance(event, SimulationStarted):
+            self.title = self.board.start(event)
+        self.notes += _note_lines(event)
         if not isinstance(event, RoundDone) or self.clock() - self.last >= DRAW_EVERY:
             self._draw()
 
