@@ -26,7 +26,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.sims.vector.tasks import (
-    MeasureDisagreement,
+    Disagreement,
     Mix,
     Mixing,
     Worker,
@@ -184,9 +184,7 @@ class Shard:
     def spread(self, share: PackedRows, members: Sequence[_Array], *rows: _Array) -> list[tuple[_Array, float]]:
         """Return how far the members are apart in each block of a share."""
         small, width = self._assembled(share, members, rows), share.span.start
-        return [
-            spread_of_columns(small, MeasureDisagreement(share.group, a - width, b - width, 0)) for a, b in share.blocks
-        ]
+        return [spread_of_columns(small, Disagreement(share.group, a - width, b - width, 0)) for a, b in share.blocks]
 
     def take(
         self, source: int, sides: Sequence[int], shares: Sequence[PackedRows], *rows: _Array
