@@ -31,7 +31,7 @@ class _Images:
     views      the modifier of the split that makes the views
     test       number of test images, seen by each peer in its own way
     amounts    numbers of training images per peer
-    few        those of the amounts that sizes below the largest use
+    few        those of the amounts that the quick size uses
     """
 
     dataset: str
@@ -46,7 +46,7 @@ _DIGITS = _Images(dataset="digits", layers="64+64+32+10", test=400, amounts=(20,
 _MNIST = _Images(dataset="mnist,pixels=unit", layers="784+100+64+10", amounts=(20, 50, 150, 500), few=(50,))
 _DATA: Mapping[str, _Images] = {
     "digits": _DIGITS,
-    "digits with mixed pixels": replace(_DIGITS, views="views:4,kind=pixels", few=(50,)),
+    "digits with mixed pixels": replace(_DIGITS, views="views:4,kind=pixels", amounts=(50,), few=(50,)),
     "MNIST": _MNIST,
     "Fashion-MNIST": replace(_MNIST, dataset="fashion-mnist,pixels=unit"),
 }
@@ -241,7 +241,7 @@ CROSSED = Experiment(
     columns=("PM", "recovered view", "recovered code"),
     sizes={
         "quick": RunSize(rounds=100, seeds=2, few=True, minutes=8, differs="Few numbers of images; no search."),
-        "default": RunSize(rounds=200, seeds=5, searches=True, few=True, minutes=60, differs="Few numbers of images."),
+        "default": RunSize(rounds=200, seeds=5, searches=True, minutes=1_500),
         "full": RunSize(rounds=200, seeds=5, searches=True, search_seeds=2, minutes=300),
     },
     cells=_cells,
