@@ -107,7 +107,7 @@ def workspace_of(world: World, plan: Plan, device: str) -> Callable[[], Workspac
     valid = _part([held.valid_M for held in holdings], [held.valid_y for held in holdings])
     view = _stacked([batch_view(held, world.shape) for held in holdings])
     x_NF = inputs_of(world.dataset)
-    index, rows = _columns(world, plan)
+    index, rows = _columns(plan)
     weight_PC = _class_weights(world, holdings)
 
     def make() -> Workspace:
@@ -165,7 +165,7 @@ def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
     )
 
 
-def _columns(world: World, plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def _columns(plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the members' columns and rows by group.
 
     Local parameters are the entries "local 1", ..., one for each kind of peer.

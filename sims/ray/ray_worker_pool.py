@@ -38,7 +38,7 @@ from fedpeer.sims.ray.shards import ShardCall, Shards
 from fedpeer.sims.vector.gossip_rounds import Columns, columns
 from fedpeer.sims.vector.rounds import blocks_of_peers
 from fedpeer.sims.vector.task_executors import ROWS_AT_ONCE, SharedState
-from fedpeer.sims.vector.tasks import EvaluateBlock, Keep, Mix, Mixing, Spread, Task, TrainBlock
+from fedpeer.sims.vector.tasks import Disagreement, EvaluateBlock, Keep, Mix, Mixing, Task, TrainBlock
 from fedpeer.sims.vector.workspace import LEARNT, Job, States, Workspace, other, tensor, transformed
 from fedpeer.slicing.plan import Plan
 
@@ -174,8 +174,8 @@ class RayWorkerPool:
         if any(isinstance(task, Mix | Keep) for task in tasks):
             self._average(next(task.source for task in tasks if isinstance(task, Mix | Keep)))
             return [None] * len(tasks)
-        if tasks and isinstance(tasks[0], Spread):
-            return self._spread([task for task in tasks if isinstance(task, Spread)])
+        if tasks and isinstance(tasks[0], Disagreement):
+            return self._disagreement([task for task in tasks if isinstance(task, Disagreement)])
         return self._by_owner([task for task in tasks if isinstance(task, TrainBlock | EvaluateBlock)])
 
     # -------------------------------------------------------------------------------------------------- tasks of peers
@@ -249,7 +249,7 @@ class RayWorkerPool:
             for number, reference in zip(self._of_shard[shard], rows, strict=True)
         }
 
-    def _spread(self, tasks: Sequence[Spread]) -> list[Any]:
+    def _disagreement(self, tasks: Sequence[Disagreement]) -> list[Any]:
         side = tasks[0].source
         rows = self._rows if self._rows and side == self._side else self._rows_of_shares(side)
         calls = []

@@ -23,7 +23,7 @@ from fedpeer.gossip.noise_phase import masked_shares, noise_key
 from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.event_triggered import EventTriggered
 from fedpeer.sims.vector.rounds import Session, Tensors
-from fedpeer.sims.vector.tasks import Keep, Mix, Mixing, Spread, Task
+from fedpeer.sims.vector.tasks import Disagreement, Keep, Mix, Mixing, Task
 from fedpeer.sims.vector.workspace import other
 from fedpeer.slicing.plan import Group, Plan
 
@@ -105,7 +105,7 @@ class GossipRounds:
 
     def disagreement(self) -> dict[str, float]:
         model = {group.id: group.length // self._plan.vectors for group in self._plan.groups}
-        tasks = [Spread(group, a, b, self.source) for group, a, b in self._mixes if b <= model[group]]
+        tasks = [Disagreement(group, a, b, self.source) for group, a, b in self._mixes if b <= model[group]]
         distance: dict[str, NDArray[np.float64]] = {}
         norm: dict[str, float] = {}
         for task, (part_M, part) in zip(tasks, self._session.run(tasks), strict=True):

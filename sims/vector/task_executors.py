@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.sims.vector.pool import Stopped, WorkerPool
-from fedpeer.sims.vector.tasks import Mixing, Several, Task, Worker
+from fedpeer.sims.vector.tasks import Mixing, Task, TaskBatch, Worker
 
 #: Messages in which the tasks of a phase are distributed: enough that workers finish at about the same time.
 _MESSAGES = 32
@@ -96,7 +96,7 @@ class LocalTaskExecutor:
     def run(self, tasks: Sequence[Task]) -> list[Any]:
         if self._pool is not None:
             size = max(1, math.ceil(len(tasks) / _MESSAGES))
-            several = [Several(tuple(tasks[at : at + size])) for at in range(0, len(tasks), size)]
+            several = [TaskBatch(tuple(tasks[at : at + size])) for at in range(0, len(tasks), size)]
             return [each for found in self._pool.run(several) for each in found]
         results = []
         for task in tasks:

@@ -90,7 +90,7 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Spread:
+class Disagreement:
     """Measure how far the members of a group are apart in its columns start..stop, on side `source` of x."""
 
     group: str
@@ -100,13 +100,13 @@ class Spread:
 
 
 @dataclass(frozen=True)
-class Several:
+class TaskBatch:
     """Run several tasks one after the other, in one message and answer: tasks may take hardly longer than a message."""
 
     tasks: tuple[Task, ...]
 
 
-Task: TypeAlias = "TrainBlock | Mix | Keep | EvaluateBlock | Spread | Several"
+Task: TypeAlias = "TrainBlock | Mix | Keep | EvaluateBlock | Disagreement | TaskBatch"
 #: A group's averaging as one matrix: dense, sparse (few exchanges among many peers), or the weights of an exact mean.
 Mixing: TypeAlias = NDArray[np.float64] | csr_array
 #: That matrix on the device and in the type in which it is multiplied.
@@ -150,9 +150,9 @@ class Worker:
                 return _keep_columns(self.workspace, task)
             case EvaluateBlock():
                 return _evaluate_block(self._part(task.peers), task)
-            case Spread():
-                return spread_of_columns(self.workspace, task)
-            case Several():
+            case Disagreement():
+                return disagreement_of_columns(self.workspace, task)
+            case TaskBatch():
                 return [self._done(each) for each in task.tasks]
 
     @cached_property
@@ -270,7 +270,7 @@ def mix(workspace: Workspace, matrix: Multiplied, task: Mix) -> None:
             piece.put(target, mixed_MD)
 
 
-def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.float64], float]:
+def disagreement_of_columns(workspace: Workspace, task: Disagreement) -> tuple[NDArray[np.float64], float]:
     """Return the members' squared distances from their mean, (M,), and the mean's squared norm, in these columns."""
     members = len(workspace.rows[task.group])
     distance_M, norm = np.zeros(members), 0.0
@@ -283,7 +283,7 @@ def spread_of_columns(workspace: Workspace, task: Spread) -> tuple[NDArray[np.fl
     return distance_M, norm
 
 
-def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[Region]:
+def _pieces(workspace: Workspace, task: Mix | Disagreement) -> Iterator[Region]:
     """Yield the task's columns piece by piece."""
     on_cpu = workspace.x[task.source].device.type == "cpu"
     width = max(1, _MIXED_IN_CACHE // len(workspace.rows[task.group])) if on_cpu else task.stop - task.start
@@ -291,7 +291,7 @@ def _pieces(workspace: Workspace, task: Mix | Spread) -> Iterator[Region]:
         yield _region(workspace, task, start, min(start + width, task.stop))
 
 
-def _region(workspace: Workspace, task: Mix | Spread, start: int, stop: int) -> Region:
+def _region(workspace: Workspace, task: Mix | Disagreement, start: int, stop: int) -> Region:
     """Return the columns start..stop of all members of the task's group."""
     width = workspace.x[task.source].shape[1]
     return Region(workspace.rows[task.group], workspace.index[task.group][..., start:stop], width)
