@@ -43,7 +43,7 @@ class _Images:
 
 
 _DIGITS = _Images(dataset="digits", layers="64+64+32+10", test=400, amounts=(20, 50), few=(20, 50))
-_MNIST = _Images(dataset="mnist,pixels=unit", layers="784+100+64+10", amounts=(20, 50, 150, 500), few=(50,))
+_MNIST = _Images(dataset="mnist,pixels=unit", layers="784+100+64+10", amounts=(20, 50, 150, 500), few=(50, 500))
 _DATA: Mapping[str, _Images] = {
     "digits": _DIGITS,
     "digits with mixed pixels": replace(_DIGITS, views="views:4,kind=pixels", few=(50,)),
@@ -240,9 +240,9 @@ CROSSED = Experiment(
     data=("digits", "mnist", "fashion-mnist"),
     columns=("PM", "recovered view", "recovered code"),
     sizes={
-        "quick": RunSize(rounds=100, seeds=2, few=True, minutes=8, differs="Few numbers of images; no search."),
-        "default": RunSize(rounds=200, seeds=5, searches=True, few=True, minutes=60, differs="Few numbers of images."),
-        "full": RunSize(rounds=200, seeds=5, searches=True, search_seeds=2, minutes=300),
+        "quick": RunSize(rounds=100, seeds=2, few=True, minutes=15, differs="Few numbers of images; no search."),
+        "default": RunSize(rounds=200, seeds=5, searches=True, few=True, minutes=900, differs="Few numbers of images."),
+        "full": RunSize(rounds=200, seeds=5, searches=True, search_seeds=2, minutes=3_000),
     },
     cells=_cells,
     claims=tuple(claim for data, world in _DATA.items() for images in world.amounts for claim in _claims(data, images)),

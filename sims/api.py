@@ -84,8 +84,9 @@ def simulate(
 
     Args:
         data: a `fedpeer.Dataset`, `(x, y)` arrays or tensors, a PyTorch data set, or a name such as "digits".
-        network: an `nn.Module`, of which only the architecture counts (`learning.start` draws the initial parameters),
-            or a name such as "mlp:64+30+10".
+        network: an `nn.Module`, or a name such as "mlp:64+30+10". All peers begin with the module's own parameters, for
+            each seed, unless `learning.start` says otherwise; to repeat a run, call `torch.manual_seed` before you
+            make the module.
         federation: the settings of `federation.yaml`, as a mapping or a `Federation`; `data`, `network` and `tracking`
             replace those in it. What is not chosen is as in `fedpeer simulate`. In a mapping a topology may be an
             undirected graph of networkx, whose nodes are the peers' ids or 0, 1, ..., and `learning.loss`,

@@ -1,4 +1,4 @@
-"""A user's own folder of images, with one subfolder for each class, and new images for a trained model.
+"""A user's own folder of images, with a folder for each class or for each user, and new images for a trained model.
 
 Needs the extra `fedpeer[images]`.
 """
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset
-from fedpeer.data.own.columns import described, drawn_test_part
+from fedpeer.data.own.columns import described, drawn_test_part, users
 from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of, opening
 
 #: Largest side of images after scaling, in pixels.
@@ -55,6 +55,7 @@ class _Reading:
 def images(
     *,
     path: str,
+    user: Literal["folder"] | None = None,
     resize: tuple[int, ...] = (),
     colours: Colours | None = None,
     background: Background | None = None,
@@ -64,6 +65,7 @@ def images(
     """Folder with a folder of images for each class; x (N, C, H, W) in [0, 1], from 0 to the most of 8 or 16 bits.
 
     Args:
+        user: "folder" if the folder has one for each user, with the folders of the classes in it; a user may lack some.
         resize: width, or width+height, to which all images are scaled; default: all must have the same size.
         colours: colours to which all images are converted; default: all must be grey, or all RGB.
         background: colour behind transparent pixels; default: no pixel may be transparent.
@@ -81,23 +83,34 @@ def images(
     reading = _Reading(size=_size(resize), colours=colours, background=background)
     mistakes = FileMistakes(path)
     with opening(path):
-        folders = sorted(each.name for each in root.iterdir() if each.is_dir() and each.name[0] != ".")
+        owners = _folders(root) if user else [root]
+        folders = [folder for owner in owners for folder in _folders(owner)]
     check_chosen_names(classes, mistakes)
     mistakes.stop_if_any()
-    names = classes or tuple(folders)
+    names = classes or tuple(sorted({folder.name for folder in folders}))
     if len(names) < 2:
-        raise mistakes.stop("", f"it has {len(names)} folders in it; it must have one for each class, two or more")
-    _check_classes(folders, names, mistakes)
+        where = (
+            f"the {len(owners)} folders in it have {len(names)} folders in them"
+            if user
+            else f"it has {len(names)} folders"
+        )
+        raise mistakes.stop("", f"{where}; there must be one for each class, two or more")
+    _check_classes(root, folders, names, mistakes)
+    known = sorted(
+        (each for each in folders if each.name in names), key=lambda each: (each.parent, names.index(each.name))
+    )
+    may_be_empty = bool(classes or user)
     files = [
-        (file, number)
-        for number, name in enumerate(names)
-        if name in folders
-        for file in _inside(root / name, mistakes, may_be_empty=bool(classes))
+        (file, names.index(folder.name))
+        for folder in known
+        for file in _inside(root, folder, mistakes, may_be_empty=may_be_empty, users=user is not None)
     ]
+    if user:
+        _check_users(owners, [file for file, _ in files], mistakes)
     if not files:
         mistakes.add("", f"there is no image in a folder of the classes {', '.join(names)}; put some in")
     mistakes.stop_if_any()
-    found = [_read(file, f"{file.parent.name}/{file.name}", reading, mistakes) for file, _ in files]
+    found = [_read(file, file.relative_to(root).as_posix(), reading, mistakes) for file, _ in files]
     mistakes.stop_if_any()
     first = f"{files[0][0].relative_to(root)} is {_described(found[0].shape)}"
     for (file, _), image in zip(files, found, strict=True):
@@ -110,6 +123,8 @@ def images(
             )
     mistakes.stop_if_any()
     y = np.array([number for _, number in files], dtype=np.int64)
+    owner_names = [file.parent.parent.name for file, _ in files]
+    user_N, user_names = users(owner_names, range(len(files)), "", mistakes) if user else (None, ())
     return Dataset(
         name=root.name,
         x=np.stack(found),
@@ -117,6 +132,8 @@ def images(
         task="classification",
         input_kind="image",
         classes=names,
+        user_N=user_N,
+        user_names=user_names,
         test_N=drawn_test_part(y, "classification", test_fraction),
         source=f"{path}, {described('classification', names, guessed=False)}",
     )
@@ -191,23 +208,36 @@ def _below(root: Path) -> list[Path]:
     return found
 
 
-def _check_classes(folders: Sequence[str], names: Sequence[str], mistakes: FileMistakes) -> None:
+def _folders(folder: Path) -> list[Path]:
+    return sorted(each for each in folder.iterdir() if each.is_dir() and each.name[0] != ".")
+
+
+def _check_classes(root: Path, folders: Sequence[Path], names: Sequence[str], mistakes: FileMistakes) -> None:
     for folder in folders:
-        if folder not in names:
-            near = nearest_of(folder, names)
+        if folder.name not in names:
+            near = nearest_of(folder.name, names)
             hint = f'did you mean "{near}"?' if near else f"classes are {', '.join(names)}"
-            mistakes.add(folder, f"this folder is not a class; {hint}")
+            mistakes.add(folder.relative_to(root).as_posix(), f"this folder is not a class; {hint}")
 
 
-def _inside(folder: Path, mistakes: FileMistakes, *, may_be_empty: bool) -> list[Path]:
+def _check_users(owners: Sequence[Path], files: Sequence[Path], mistakes: FileMistakes) -> None:
+    with_images = {file.parent.parent for file in files}
+    for owner in owners:
+        if owner not in with_images:
+            mistakes.add(owner.name, "this user has no image in a folder of a class; put some in or remove the folder")
+
+
+def _inside(root: Path, folder: Path, mistakes: FileMistakes, *, may_be_empty: bool, users: bool) -> list[Path]:
     with opening(str(folder)):
         found = sorted(each for each in folder.iterdir() if each.name[0] != ".")
+    place = folder.relative_to(root).as_posix()
     for each in found:
         if each.is_dir():
-            place = f"{folder.name}/{each.name}"
-            mistakes.add(place, f"it is a folder; put its images into {folder.name} itself", (folder, "deeper"))
+            way_out = f"put its images into {place} itself"
+            way_out += "" if users else f", or write user=folder if {place} is a user and {each.name} a class"
+            mistakes.add(f"{place}/{each.name}", f"it is a folder; {way_out}", (folder, "deeper"))
     if not found and not may_be_empty:
-        mistakes.add(folder.name, "there is no image in this folder; put some in or remove the folder")
+        mistakes.add(place, "there is no image in this folder; put some in or remove the folder")
     return found
 
 

@@ -175,7 +175,7 @@ class RayWorkerPool:
             self._average(next(task.source for task in tasks if isinstance(task, Mix | Keep)))
             return [None] * len(tasks)
         if tasks and isinstance(tasks[0], Disagreement):
-            return self._spread([task for task in tasks if isinstance(task, Disagreement)])
+            return self._disagreement([task for task in tasks if isinstance(task, Disagreement)])
         return self._by_owner([task for task in tasks if isinstance(task, TrainBlock | EvaluateBlock)])
 
     # -------------------------------------------------------------------------------------------------- tasks of peers
@@ -249,7 +249,7 @@ class RayWorkerPool:
             for number, reference in zip(self._of_shard[shard], rows, strict=True)
         }
 
-    def _spread(self, tasks: Sequence[Disagreement]) -> list[Any]:
+    def _disagreement(self, tasks: Sequence[Disagreement]) -> list[Any]:
         side = tasks[0].source
         rows = self._rows if self._rows and side == self._side else self._rows_of_shares(side)
         calls = []

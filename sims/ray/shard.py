@@ -31,9 +31,9 @@ from fedpeer.sims.vector.tasks import (
     Mixing,
     Worker,
     WorkerTask,
+    disagreement_of_columns,
     mix,
     multiplied,
-    spread_of_columns,
 )
 from fedpeer.sims.vector.workspace import Job, States, Workspace, allocate, tensor, transformed
 
@@ -184,7 +184,9 @@ class Shard:
     def spread(self, share: PackedRows, members: Sequence[_Array], *rows: _Array) -> list[tuple[_Array, float]]:
         """Return how far the members are apart in each block of a share."""
         small, width = self._assembled(share, members, rows), share.span.start
-        return [spread_of_columns(small, Disagreement(share.group, a - width, b - width, 0)) for a, b in share.blocks]
+        return [
+            disagreement_of_columns(small, Disagreement(share.group, a - width, b - width, 0)) for a, b in share.blocks
+        ]
 
     def take(
         self, source: int, sides: Sequence[int], shares: Sequence[PackedRows], *rows: _Array

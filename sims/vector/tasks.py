@@ -151,7 +151,7 @@ class Worker:
             case EvaluateBlock():
                 return _evaluate_block(self._part(task.peers), task)
             case Disagreement():
-                return spread_of_columns(self.workspace, task)
+                return disagreement_of_columns(self.workspace, task)
             case TaskBatch():
                 return [self._done(each) for each in task.tasks]
 
@@ -270,7 +270,7 @@ def mix(workspace: Workspace, matrix: Multiplied, task: Mix) -> None:
             piece.put(target, mixed_MD)
 
 
-def spread_of_columns(workspace: Workspace, task: Disagreement) -> tuple[NDArray[np.float64], float]:
+def disagreement_of_columns(workspace: Workspace, task: Disagreement) -> tuple[NDArray[np.float64], float]:
     """Return the members' squared distances from their mean, (M,), and the mean's squared norm, in these columns."""
     members = len(workspace.rows[task.group])
     distance_M, norm = np.zeros(members), 0.0

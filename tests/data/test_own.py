@@ -876,6 +876,40 @@ def test_folders_and_classes_go_together(tmp_path: Path) -> None:
     assert "cat/more: it is a folder; put its images into cat itself" in _message(images, path=str(tmp_path))
 
 
+def test_users_are_folders_of_folders_of_classes(tmp_path: Path) -> None:
+    for number, place in enumerate(("north/cat/2", "north/dog/1", "south/dog/1", "north/cat/1"), 1):
+        _paint(tmp_path / f"{place}.png", (2, 2), 51 * number)
+    found = images(path=str(tmp_path), user="folder")
+    assert (found.classes, found.user_names) == (("cat", "dog"), ("north", "south"))
+    assert found.user_N is not None
+    shade_N = [round(5 * float(x.max())) for x in found.x]
+    assert list(zip(shade_N, found.user_N.tolist(), found.y.tolist(), strict=True)) == [
+        (4, 0, 0),
+        (1, 0, 0),
+        (2, 0, 1),
+        (3, 1, 1),
+    ]
+    chosen = images(path=str(tmp_path), user="folder", classes=("dog", "cat"))
+    assert (chosen.y.tolist(), chosen.user_N.tolist() if chosen.user_N is not None else []) == (
+        [0, 1, 1, 0],
+        [0, 0, 0, 1],
+    )
+
+
+def test_users_whose_folders_do_not_fit_are_named(tmp_path: Path) -> None:
+    for place in ("north/cat/1", "north/dog/1", "south/dog/1"):
+        _paint(tmp_path / f"{place}.png", (2, 2))
+    assert "write user=folder if north is a user and cat a class" in _message(images, path=str(tmp_path))
+    (tmp_path / "east" / "cat").mkdir(parents=True)
+    (tmp_path / "north" / "cat" / "deep").mkdir()
+    message = _message(images, path=str(tmp_path), user="folder")
+    assert "  east: this user has no image in a folder of a class" in message
+    assert "  north/cat/deep: it is a folder; put its images into north/cat itself" in message
+    assert "user=folder" not in message
+    message = _message(images, path=str(tmp_path / "north"), user="folder")
+    assert "the 2 folders in it have 1 folders in them; there must be one for each class" in message
+
+
 # Python
 
 

@@ -67,10 +67,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.savez(here / "digits.npz", x=digits.images / 16, y=digits.target)
     image = pytest.importorskip("PIL.Image", reason="the extra fedpeer[images] is not installed")
     for number, label in enumerate(digits.target[:100]):
-        (here / "pictures" / str(label)).mkdir(parents=True, exist_ok=True)
-        image.fromarray((digits.images[number] * 15).astype(np.uint8)).save(
-            here / "pictures" / str(label) / f"{number}.png"
-        )
+        for place in ("pictures", f"sites/{'north' if number % 2 else 'south'}"):
+            (here / place / str(label)).mkdir(parents=True, exist_ok=True)
+            image.fromarray((digits.images[number] * 15).astype(np.uint8)).save(
+                here / place / str(label) / f"{number}.png"
+            )
     (here / "nets.py").write_text(NETS)
     settings = SimulationRequest(federation=Federation()).to_json()
     begun = RunFolder.create(

@@ -14,7 +14,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.sims.memory import workspace_of
 from fedpeer.sims.vector import gossip_rounds, tasks
 from fedpeer.sims.vector.gossip_rounds import columns
-from fedpeer.sims.vector.tasks import Disagreement, Mix, Mixing, mix, multiplied, spread_of_columns
+from fedpeer.sims.vector.tasks import Disagreement, Mix, Mixing, disagreement_of_columns, mix, multiplied
 from fedpeer.sims.vector.workspace import Region, Workspace
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.plan import Plan
@@ -91,7 +91,7 @@ def test_a_view_is_averaged_to_the_bits_of_gathered_columns_and_they_are_right(
     expected[1:-1, 2:] = torch.from_numpy(whole) @ x_Pn[1:-1, 2:].double()
     assert torch.allclose(viewed.x[1].double(), expected, rtol=0, atol=4 * torch.finfo(torch.float32).eps)
     (apart, norm), (apart_too, norm_too) = (
-        spread_of_columns(workspace, Disagreement("g", 0, 31, 0)) for workspace in (viewed, gathered)
+        disagreement_of_columns(workspace, Disagreement("g", 0, 31, 0)) for workspace in (viewed, gathered)
     )
     assert np.array_equal(apart, apart_too)
     assert norm == norm_too
