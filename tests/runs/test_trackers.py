@@ -129,8 +129,12 @@ def test_tensorboard_writes_event_files(tmp_path: Path) -> None:
 
 def test_tensorboard_has_a_folder_of_the_users_own(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
     told(tensorboard(folder=str(tmp_path / "all")), tmp_path, range(1, 2))
-    assert list((tmp_path / "all/run-1/local-seed0").glob("events.out.*"))
+    (file,) = (tmp_path / "all/run-1/local-seed0").glob("events.out.*")
+    values = [[value.tag for value in event.summary.value] for event in EventFileLoader(str(file)).Load()]
+    assert ["accuracy/mean", "bytes_sent"] in values, "a round is one event, which costs a fraction of one a number"
 
 
 # -------------------------------------------------------------------------------------------------------------- MLflow
