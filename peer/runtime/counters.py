@@ -33,6 +33,12 @@ class Curve:
             self.points = self.points[::2]
             self._pace *= 2
 
+    def hold(self, round: int, value: float | None) -> None:
+        """Add the value of a round; of a run of equal values only the two ends are kept."""
+        if len(self.points) > 1 and self.points[-1][1] == self.points[-2][1] == finite(value):
+            self.points.pop()
+        self.add(round, value)
+
 
 @dataclass(slots=True)
 class _Amount:

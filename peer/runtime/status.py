@@ -219,14 +219,12 @@ class Status:
         self._log: deque[LogLine] = deque(maxlen=LOG_LINES)
 
     def look(self, view: NodeView) -> None:
-        """Store the node's current view. A changed score of another peer becomes a new point of its curve."""
+        """Store the node's current view, in which each other peer's score goes on to its current round."""
         self.view = view
         for peer in view.peers:
             if peer.score is None or peer.id == self.about.peer:
                 continue
-            curve = self._curves.setdefault(peer.id, Curve())
-            if not curve.points or curve.points[-1][1] != peer.score:
-                curve.add(peer.round, peer.score)
+            self._curves.setdefault(peer.id, Curve()).hold(peer.round, peer.score)
         roster, groups = {peer.id for peer in view.peers}, {group.id for group in view.groups}
         self._curves = {id: curve for id, curve in self._curves.items() if id in roster or id == self.about.peer}
         self._trails = {id: self._trails.get(id, Curve()) for id in groups}

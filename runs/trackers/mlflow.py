@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from fedpeer.runs.trackers.tracker import Series, Tracker
@@ -14,6 +14,8 @@ from fedpeer.runs.trackers.tracker import Series, Tracker
 _TAG = "fedpeer.series"
 #: MLflow's limits of one call, and of a parameter's text.
 _PARAMS_MAX, _METRICS_MAX, _TEXT_MAX = 100, 1000, 6000
+#: Seconds of rounds that are sent together: a call takes some 10 ms, which may be a third of a quick round.
+SENT_EVERY_S = 1.0
 
 T = TypeVar("T")
 
@@ -48,21 +50,31 @@ class _Mlflow:
         return _Run(client, run)
 
 
-@dataclass(frozen=True)
+@dataclass
 class _Run:
+    """A run, and the numbers of quick rounds that have not been sent yet."""
+
     client: Any
     id: str
+    waiting: list[Any] = field(default_factory=list)
+    sent: float = field(default_factory=time.monotonic)
 
     def add(self, values: Mapping[str, float], round: int) -> None:
         from mlflow.entities import Metric
 
         now = int(1000 * time.time())
-        metrics = [Metric(_key(name), value, now, round) for name, value in values.items()]
-        for some in _pieces(metrics, _METRICS_MAX):
-            self.client.log_batch(self.id, metrics=some)
+        self.waiting += [Metric(_key(name), value, now, round) for name, value in values.items()]
+        if time.monotonic() - self.sent >= SENT_EVERY_S:
+            self._send()
 
     def close(self) -> None:
+        self._send()
         self.client.set_terminated(self.id)
+
+    def _send(self) -> None:
+        for some in _pieces(self.waiting, _METRICS_MAX):
+            self.client.log_batch(self.id, metrics=some)
+        self.waiting, self.sent = [], time.monotonic()
 
 
 def _pieces(values: Sequence[T], most: int) -> Iterator[Sequence[T]]:

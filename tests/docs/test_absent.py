@@ -29,8 +29,6 @@ ANNOUNCED = re.compile(
 )
 #: Sentences with such words that announce nothing.
 OF_OTHER_THINGS = ("to which the others come next", "it counts its training for the round to which they come next")
-#: Heading of the section of the design that announces something, as the heading says.
-DESIGN = "How the contract carries what comes next"
 
 
 def known() -> set[str]:
@@ -63,7 +61,7 @@ def untrue(text: str) -> list[str]:
         written = [each.partition(":")[0].partition(",")[0] for each in re.findall(r"`([^`]+)`", sentence)]
         spoke = [name for name in names if name[:1].isupper() and re.search(rf"\b{re.escape(name)}\b", sentence)]
         denied = DENIED.search(sentence) and (names.intersection(written) or spoke)
-        beside = any(part in sentence for part in (*OF_OTHER_THINGS, DESIGN))
+        beside = any(part in sentence for part in OF_OTHER_THINGS)
         if denied or (ANNOUNCED.search(sentence) and not beside):
             found.append(sentence)
     return found

@@ -32,7 +32,7 @@ from fedpeer.sims import prepare
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
 
-from .pages import PAGES, REAL, ROOT, TYPED, commands, named
+from .pages import PAGES, REAL, ROOT, TYPED, blocks, commands, named
 
 #: Commands of the pages, except those of pages that are typed as a whole, and those of real peers, which occur there.
 COMMANDS = [(page, each) for page in PAGES for each in commands(page) if page not in TYPED and not REAL.match(each)]
@@ -184,6 +184,13 @@ def test_every_form_is_on_the_page_of_the_wire() -> None:
     text = (ROOT / "docs" / "wire.md").read_text(encoding="utf-8")
     assert [form for form in (*FORMS, *PACKERS) if not re.search(rf"`[./]*{form}[:`]", text)] == []
     assert f"at most {METADATA_BYTES_MAX:,}" in text
+
+
+def test_the_first_bytes_of_the_page_of_the_wire_are_a_message() -> None:
+    (example, *_) = blocks(ROOT / "docs" / "wire.md", "text")
+    kept = (ROOT / "tests" / "peer" / "wire" / "wire-v2.txt").read_text(encoding="utf-8")
+    written = "".join(re.split(r"\s{3,}", line)[0].replace(" ", "") for line in example.splitlines())
+    assert f"contract {written}\n" in kept
 
 
 def test_every_input_that_is_refused_is_in_the_contract() -> None:

@@ -120,13 +120,15 @@ def test_wheel_and_source_archive_have_all_of_it_and_run(tmp_path: Path) -> None
     with zipfile.ZipFile(wheel) as file:
         assert {name for name in file.namelist() if ".dist-info/" not in name} == expected
         assert any(name.endswith("licenses/LICENSE") for name in file.namelist())
-        file.extractall(tmp_path / "installed")
     with tarfile.open(archive) as source:
         names = {name.partition("/")[2] for name in source.getnames()}
     assert {"README.md", "LICENSE", "pyproject.toml", "setup.py", BUILT_FROM} <= names
+    target = tmp_path / "installed"
+    install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--no-compile"]
+    subprocess.run([*install, "--target", str(target), str(wheel)], check=True)
     shown = subprocess.run(
-        [sys.executable, "-P", "-c", "from fedpeer.cli.main import main; main()", "--version"],
-        env={"PYTHONPATH": str(tmp_path / "installed"), "PATH": ""},
+        [str(target / "bin" / "fedpeer"), "--version"],
+        env={"PYTHONPATH": str(target), "PATH": ""},
         cwd=tmp_path,
         capture_output=True,
         text=True,

@@ -178,7 +178,13 @@ def test_of_many_points_with_fewer_seeds_is_said_how_many() -> None:
 @pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 async def test_it_fits_a_telephone_and_a_wide_screen_light_and_dark(tmp_path: Path) -> None:
     file = tmp_path / "experiments.html"
-    file.write_text(book([*PAGES, data("a-name-that-is-long", title="Word " * 40)]), encoding="utf-8")
+    file.write_text(
+        book([*PAGES, data("a-name-that-is-long", title="Word " * 40, size="default, squared-error, uniform:1")]),
+        encoding="utf-8",
+    )
+    cells = (
+        "Math.max(...[...document.querySelectorAll('.index :is(th, td)')].map(e => e.getBoundingClientRect().right))"
+    )
     async with chromium(tmp_path / "browser") as tab:
         for width in (390, 1400):
             papers = []
@@ -186,6 +192,7 @@ async def test_it_fits_a_telephone_and_a_wide_screen_light_and_dark(tmp_path: Pa
                 await tab.look(width, dark)
                 await tab.open(file.as_uri())
                 assert await tab.value("document.documentElement.scrollWidth") == width
+                assert await tab.value(cells) <= width, "the index is cut off"
                 papers.append(await tab.value("getComputedStyle(document.body).backgroundColor"))
             assert papers[0] != papers[1]
         await tab.look(390)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedpeer.runs.trackers import guarded
+from fedpeer.runs.trackers import mlflow as mlflow_tracker
 from fedpeer.runs.trackers.guarded import GuardedTrackers
 from fedpeer.runs.trackers.mlflow import mlflow
 from fedpeer.runs.trackers.registry import TRACKERS, check_installed
@@ -129,8 +131,12 @@ def test_tensorboard_writes_event_files(tmp_path: Path) -> None:
 
 def test_tensorboard_has_a_folder_of_the_users_own(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_file_loader import EventFileLoader
+
     told(tensorboard(folder=str(tmp_path / "all")), tmp_path, range(1, 2))
-    assert list((tmp_path / "all/run-1/local-seed0").glob("events.out.*"))
+    (file,) = (tmp_path / "all/run-1/local-seed0").glob("events.out.*")
+    values = [[value.tag for value in event.summary.value] for event in EventFileLoader(str(file)).Load()]
+    assert ["accuracy/mean", "bytes_sent"] in values, "a round is one event, which costs a fraction of one a number"
 
 
 # -------------------------------------------------------------------------------------------------------------- MLflow
@@ -192,13 +198,14 @@ class FakeMlflow:
 
 def test_mlflow_is_called_as_documented(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fake = FakeMlflow()
+    monkeypatch.setattr(mlflow_tracker, "SENT_EVERY_S", math.inf)  # rounds that follow one another at once
     fake_library(monkeypatch, "mlflow", MlflowClient=fake.client)
     fake_library(
         monkeypatch, "mlflow.entities", Param=lambda *p: p, Metric=lambda key, value, time, step: (key, value, step)
     )
     told(mlflow(uri="http://host:5000"), tmp_path, range(1, 2))
-    told(mlflow(uri="http://host:5000"), tmp_path, range(2, 3), first=2)
-    name = "local-seed0"
+    told(mlflow(uri="http://host:5000"), tmp_path, range(2, 4), first=2)
+    name, numbers = "local-seed0", {"accuracy/mean": 0.25, "bytes_sent": 100.0}
     assert fake.calls == [
         ("MlflowClient", "http://host:5000"),
         ("create_experiment", "fedpeer"),
@@ -207,7 +214,7 @@ def test_mlflow_is_called_as_documented(tmp_path: Path, monkeypatch: pytest.Monk
         ("set_terminated", name),
         ("MlflowClient", "http://host:5000"),
         ("update_run", name, "RUNNING"),
-        ("log_batch", name, [("accuracy/mean", 0.5, 2), ("bytes_sent", 200.0, 2)], []),
+        ("log_batch", name, [(key, n * value, n) for n in (2, 3) for key, value in numbers.items()], []),
         ("set_terminated", name),
     ]
 

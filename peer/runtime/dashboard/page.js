@@ -25,7 +25,7 @@ const bytes = (value) => {
 };
 const score = (value, digits = 1) => {
   if (value === null || value === undefined) return DASH;
-  return status.score_name === "accuracy" ? `${(100 * value).toFixed(digits)} %` : String(Number(value.toPrecision(3)));
+  return status.score_name === "accuracy" ? `${(100 * value).toFixed(digits)}\u00a0%` : String(Number(value.toPrecision(3)));
 };
 const small = (value) => {
   if (value === null) return DASH;

@@ -163,7 +163,7 @@ async def test_values_are_read_out_by_pointer_and_by_keys(browser: str) -> None:
         for key in ("ArrowLeft", "ArrowLeft", "ArrowLeft"):
             await page.call("Input.dispatchKeyEvent", type="keyDown", key=key)
         await page.until(f"{said}.startsWith('Round 38: ')")
-        assert f"peer3 {points[37][1]:.1%}".replace("%", " %") in await page.value(said)
+        assert f"peer3 {points[37][1]:.1%}".replace("%", "\u00a0%") in await page.value(said)
         box = await page.value(
             "JSON.parse(JSON.stringify(document.querySelector('#curves svg').getBoundingClientRect()))"
         )

@@ -106,13 +106,13 @@ def test_an_earlier_round_is_no_news() -> None:
     assert curve.points == [(5, 0.2)]
 
 
-def test_another_peers_score_is_a_point_when_it_changes() -> None:
+def test_another_peers_score_goes_on_until_it_changes() -> None:
     peer = FakePeer()
     peer.number = 1
     for round, score in ((1, 0.5), (2, 0.5), (3, 0.5), (4, 0.7)):
         view = peer.view(dict.fromkeys(peer.ids, score))
         peer.status.look(replace(view, peers=tuple(replace(each, round=round) for each in view.peers)))
-    assert peer.status.as_json()["scores"]["peer1"] == [(1, 0.5), (4, 0.7)]
+    assert peer.status.as_json()["scores"]["peer1"] == [(1, 0.5), (3, 0.5), (4, 0.7)]
 
 
 def test_who_leaves_the_roster_leaves_the_curves() -> None:
