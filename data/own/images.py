@@ -106,7 +106,7 @@ def images(
         for file in _inside(root, folder, mistakes, may_be_empty=may_be_empty, users=user is not None)
     ]
     if user:
-        _check_users(owners, [file for file, _ in files], mistakes)
+        _check_users(owners, () if classes else names, [file for file, _ in files], mistakes)
     if not files:
         mistakes.add("", f"there is no image in a folder of the classes {', '.join(names)}; put some in")
     mistakes.stop_if_any()
@@ -220,11 +220,15 @@ def _check_classes(root: Path, folders: Sequence[Path], names: Sequence[str], mi
             mistakes.add(folder.relative_to(root).as_posix(), f"this folder is not a class; {hint}")
 
 
-def _check_users(owners: Sequence[Path], files: Sequence[Path], mistakes: FileMistakes) -> None:
+def _check_users(owners: Sequence[Path], guessed: Sequence[str], files: Sequence[Path], mistakes: FileMistakes) -> None:
     with_images = {file.parent.parent for file in files}
     for owner in owners:
         if owner not in with_images:
             mistakes.add(owner.name, "this user has no image in a folder of a class; put some in or remove the folder")
+    for name in sorted(set(guessed) - {file.parent.name for file in files}):
+        mistakes.add(
+            f"*/{name}", "no user has an image of this class; put some in, remove the folders or write classes="
+        )
 
 
 def _inside(root: Path, folder: Path, mistakes: FileMistakes, *, may_be_empty: bool, users: bool) -> list[Path]:

@@ -901,9 +901,11 @@ def test_users_whose_folders_do_not_fit_are_named(tmp_path: Path) -> None:
         _paint(tmp_path / f"{place}.png", (2, 2))
     assert "write user=folder if north is a user and cat a class" in _message(images, path=str(tmp_path))
     (tmp_path / "east" / "cat").mkdir(parents=True)
+    (tmp_path / "south" / "bird").mkdir()
     (tmp_path / "north" / "cat" / "deep").mkdir()
     message = _message(images, path=str(tmp_path), user="folder")
     assert "  east: this user has no image in a folder of a class" in message
+    assert "  */bird: no user has an image of this class" in message
     assert "  north/cat/deep: it is a folder; put its images into north/cat itself" in message
     assert "user=folder" not in message
     message = _message(images, path=str(tmp_path / "north"), user="folder")
