@@ -39,7 +39,7 @@ a { color: var(--m1); }
 @media (max-width: 640px) {
   .results.wordy tr { grid-template-columns: minmax(0, 1fr); }
   .results.wordy td { padding-right: 0; }
-  .results.index tr { grid-template-columns: repeat(3, minmax(0, 1fr)); }
+  .results.index tr { grid-template-columns: 1fr 1fr 1fr; }
   .results.index td { display: block; white-space: normal; }
   .results.index td::before { margin-right: .4em; }
 }

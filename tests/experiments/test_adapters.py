@@ -50,6 +50,14 @@ def test_only_adapters_are_trained() -> None:
     assert world.network.base
 
 
+def test_a_server_averages_factors_or_their_products() -> None:
+    algorithms = [(name, each.learning.algorithm.name) for name, each in federations().items() if "server" in name]
+    assert algorithms == [
+        ("one common adapter, server, A and B averaged", "fedavg"),
+        ("one common adapter, server, BA averaged", "flexlora"),
+    ]
+
+
 def test_the_model_as_it_is_stays_so() -> None:
     [optimizer] = {str(each.learning.optimizer) for name, each in federations().items() if name.startswith("the model")}
     assert torch.tensor(1.0) - float(optimizer.partition("lr=")[2]) == 1.0
