@@ -140,6 +140,8 @@ def r2(y: NDArray[Any], answers: NDArray[Any]) -> float:
     return float(metrics.r2_score(*_numbers(y, answers)))
 
 
+#: The metric of classes that are not equally frequent.
+BALANCED_ACCURACY = "balanced-accuracy"
 #: Metrics by name, for each kind of target.
 ANSWER_METRICS: Mapping[Task, Mapping[str, Callable[..., float]]] = {
     "classification": {
@@ -148,7 +150,7 @@ ANSWER_METRICS: Mapping[Task, Mapping[str, Callable[..., float]]] = {
         "ece": ece,
         "auc": auc,
         "f1": f1,
-        "balanced-accuracy": balanced_accuracy,
+        BALANCED_ACCURACY: balanced_accuracy,
     },
     "multi-label": {
         "log-loss": label_log_loss,

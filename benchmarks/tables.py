@@ -31,6 +31,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
         "learning": {"optimizer": "sgd,lr=0.1", "batch_size": 1, "steps_between_averaging": 87},
     },
     "the default": {},
+    "no weights of classes": {"learning": {"class_weights": "none"}},
     "Adam 0.001": {"learning": {"optimizer": "adam,lr=0.001"}},
     "Adam 0.01": {"learning": {"optimizer": "adam,lr=0.01"}},
     "SGD with momentum": {"learning": {"optimizer": "sgd,lr=0.02,momentum=0.9"}},

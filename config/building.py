@@ -78,6 +78,10 @@ def algorithm_of(
         raise AlgorithmError(f"{choice.name} does not average updates; write learning.aggregation: mean")
     if algorithm.common_start and not learning.common_start:
         raise AlgorithmError(f"{choice.name} needs the same start for all clients; write learning.common_start: true")
+    if algorithm.own_loss and learning.class_weights not in ("none", "auto"):
+        raise AlgorithmError(
+            f"{choice} trains by a loss of its own, without weights of classes; write learning.class_weights: none"
+        )
     private = protected(algorithm, privacy_of(learning.privacy), participants=participants, secret=secret)
     return private if learning.aggregation_goal is None else Buffered(private, choice.name)
 

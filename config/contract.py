@@ -157,12 +157,7 @@ def contract_of(federation: FederationSettings) -> dict[str, Any]:
 
 def federation_of(contract: ContractFields, like: _Settings) -> _Settings:
     """Return the federation of a contract; settings that it lacks are taken from `like`, this machine's file."""
-    filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in contract.items()}
-    for name in _BESIDE:
-        filled.pop(name, None)
-    for path, key in _later():
-        section, name = path.split(".")
-        filled[section].setdefault(name, key.neutral)
+    filled = with_neutral({name: value for name, value in contract.items() if name not in _BESIDE})
     made = type(like).model_validate(filled, context=UNCHECKED)
     found: dict[str, Any] = {"simulation": like.simulation}
     plain = _without_paths(like)
@@ -171,6 +166,16 @@ def federation_of(contract: ContractFields, like: _Settings) -> _Settings:
     if plain.network == made.network:
         found["network"] = like.network
     return made.model_copy(update=found)
+
+
+def with_neutral(settings: ContractFields) -> dict[str, Any]:
+    """Return stored settings with the neutral value of each setting that came after the release that wrote them."""
+    filled = {name: dict(value) if isinstance(value, Mapping) else value for name, value in settings.items()}
+    for path, key in _later():
+        section, name = path.split(".")
+        if isinstance(filled.get(section), dict):
+            filled[section].setdefault(name, key.neutral)
+    return filled
 
 
 def _without_paths(federation: _Settings) -> _Settings:

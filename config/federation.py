@@ -11,6 +11,7 @@ from typing import Any, Self
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
 
+from fedpeer.config.contract import with_neutral
 from fedpeer.config.problems import ConfigError
 from fedpeer.config.reading import UNCHECKED, typed
 from fedpeer.config.settings import FederationSettings
@@ -42,9 +43,9 @@ class Federation(FederationSettings):
 
     @classmethod
     def stored(cls, settings: Mapping[str, Any]) -> Self:
-        """Return a federation from settings that were checked when they were written, as in a run or a signed contract.
+        """Return a federation from settings that were checked when they were written, as in a run.
 
         Raises:
             ValidationError: a setting that this release does not have, or one out of its range.
         """
-        return cls.model_validate(settings, context=UNCHECKED)
+        return cls.model_validate(with_neutral(settings), context=UNCHECKED)

@@ -13,7 +13,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, WithJsonSchema, model_validator
 from pydantic_core import PydanticCustomError
@@ -96,17 +96,19 @@ _Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Fi
 
 #: Largest weight of a class.
 WEIGHT_MAX = 1e6
+#: Rules for weights of classes, where they are not given by the name of the class.
+ClassWeightsRule = Literal["none", "balanced", "auto"]
 
 
 def _class_weights(found: object) -> object:
     """Read `ham=1,spam=5` as a mapping, and accept numbers as class names: YAML reads the key of `0: 1.0` as one."""
-    if isinstance(found, str) and found not in ("none", "balanced"):
+    if isinstance(found, str) and found not in get_args(ClassWeightsRule):
         pairs = [each.rpartition("=") for each in found.split(",")]
         try:
             weights = {name.strip(): float(weight) for name, _, weight in pairs if name.strip() or weight.strip()}
         except ValueError:
             raise ChoiceError(
-                f'"{found[:80]}" gives no weights; write none, balanced, or the weight of each class, such as '
+                f'"{found[:80]}" gives no weights; write none, balanced, auto, or the weight of each class, such as '
                 "ham=1,spam=5"
             ) from None
         for name, weight in weights.items():
@@ -124,8 +126,7 @@ def _class_weights(found: object) -> object:
 
 #: The weight of each class in the loss: by a rule, or by the name of the class.
 ClassWeightsField = Annotated[
-    Literal["none", "balanced"]
-    | Annotated[dict[str, Annotated[float, Field(gt=0, le=WEIGHT_MAX)]], Field(min_length=1)],
+    ClassWeightsRule | Annotated[dict[str, Annotated[float, Field(gt=0, le=WEIGHT_MAX)]], Field(min_length=1)],
     BeforeValidator(_class_weights),
 ]
 
@@ -245,8 +246,9 @@ class LearningSettings(Strict):
     class_weights: ClassWeightsField = Field(
         default="none",
         description="weight of each class in the loss (cross-entropy and binary): none; balanced: n / (k * n_c) for "
-        "n_c of a peer's own n training examples, of k classes; or weights by class, such as {ham: 1, spam: 5}, where "
-        "a class that is left out has 1",
+        "n_c of a peer's own n training examples, of k classes; auto: balanced where the data have classes and the "
+        "training takes weights, else none; or weights by class, such as {ham: 1, spam: 5}, where a class that is left "
+        "out has 1",
     )
     optimizer: ChoiceField = Field(
         default="sgd,lr=0.1",
@@ -483,7 +485,7 @@ class SimulationSettings(Strict):
     metrics: MetricsField = Field(
         default=(),
         description="further metrics of each peer's last model on its own test part, such as [auc, f1]; default: none, "
-        "but log-loss, brier and ece for a Bayesian algorithm",
+        "but balanced-accuracy where classes have weights, and log-loss, brier and ece for a Bayesian algorithm",
     )
     tracking: TrackingField = Field(
         default=(),
@@ -500,6 +502,7 @@ TABLE_LEARNING: Mapping[str, Any] = {
     "optimizer": Choice("adam", None, {"lr": "0.003"}),
     "batch_size": 16,
     "steps_between_averaging": "pass",
+    "class_weights": "auto",
 }
 
 

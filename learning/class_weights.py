@@ -10,23 +10,43 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedpeer.algorithms.class_weights import balanced
+from fedpeer.algorithms.losses import Loss
 from fedpeer.config.choice import ChoiceError, nearest_name
 from fedpeer.config.settings import LearningSettings
 
+#: Losses whose mean over a batch takes a weight for each class.
+_WEIGHTED = ("cross-entropy", "binary")
 
-def class_weight_of(learning: LearningSettings, classes: Sequence[str], y_M: NDArray[np.generic]) -> Tensor | None:
+
+def weighs_classes(learning: LearningSettings, criterion: Loss) -> bool:
+    """Return whether the loss of an example is weighted by its class, unless an algorithm has a loss of its own.
+
+    Args:
+        criterion: the loss by which the network is trained.
+    """
+    if learning.class_weights != "auto":
+        return learning.class_weights != "none"
+    return criterion.name in _WEIGHTED and learning.batch_size > 1
+
+
+def class_weight_of(
+    learning: LearningSettings, criterion: Loss, classes: Sequence[str], y_M: NDArray[np.generic]
+) -> Tensor | None:
     """Return the weight of each class in a peer's loss, (C,) float32; None: all examples count the same.
 
     Args:
+        criterion: the loss by which the network is trained.
         classes: their names, in the order of their numbers.
         y_M: (M,) classes of the peer's own training examples, which determine balanced weights.
 
     Raises:
         ChoiceError: the settings name a class that the data do not have.
     """
+    if not weighs_classes(learning, criterion):
+        return None
     chosen = learning.class_weights
     if isinstance(chosen, str):
-        return None if chosen == "none" else balanced(torch.from_numpy(y_M.astype(np.int64)), len(classes))
+        return balanced(torch.from_numpy(y_M.astype(np.int64)), len(classes))
     check_class_names(learning, classes)
     return torch.tensor([float(chosen.get(name, 1.0)) for name in classes])
 

@@ -157,7 +157,7 @@ class LocalTask:
         view = batch_view(held, assembly.shape)
         learning = assembly.federation.learning
         batch, steps = budget(learning, len(train_part))
-        weight = class_weight_of(learning, classes, held.train_y)
+        weight = class_weight_of(learning, assembly.criterion, classes, held.train_y)
         module = trainable_copy(assembly.module, device)
         check_step(module, train_part.between(0, batch).inputs())
         loss, optimizer = assembly.criterion, assembly.optimizer

@@ -228,7 +228,8 @@ def linear_text(linear: Mapping[str, Any] | None, measure: Measure) -> str | Non
     score_P = linear["per_peer"]
     mean, least, most = (score_text(score, measure) for score in (linear["mean"], min(score_P), max(score_P)))
     over = f" on average, {least} at the lowest peer and {most} at the highest" if len(score_P) > 1 else ""
-    return f"For comparison, {linear['model']} by each peer alone: {mean}{over}."
+    balanced = f"; balanced accuracy {linear['balanced_accuracy']:.3f}" if "balanced_accuracy" in linear else ""
+    return f"For comparison, {linear['model']} by each peer alone: {mean}{over}{balanced}."
 
 
 def server_score(result: Mapping[str, Any]) -> float | None:

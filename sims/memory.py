@@ -144,7 +144,7 @@ def _part(index: Sequence[NDArray[np.int64]], targets: Sequence[NDArray[np.gener
 def _class_weights(world: World, holdings: Sequence[PeerExamples]) -> Tensor | None:
     """Return the weight of each class in each peer's loss, (P, C); None if there are none."""
     learning = world.federation.learning
-    weights = [class_weight_of(learning, world.dataset.classes, held.train_y) for held in holdings]
+    weights = [class_weight_of(learning, world.criterion, world.dataset.classes, held.train_y) for held in holdings]
     found = [each for each in weights if each is not None]
     return torch.stack(found) if found else None
 

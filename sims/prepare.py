@@ -12,7 +12,7 @@ from typing import Any
 
 from torch import nn
 
-from fedpeer.algorithms.answer_metrics import CALIBRATION, example_answers
+from fedpeer.algorithms.answer_metrics import BALANCED_ACCURACY, CALIBRATION, example_answers
 from fedpeer.algorithms.coordinated import has_server
 from fedpeer.algorithms.leaves import byte_count
 from fedpeer.config.building import metrics_of
@@ -22,6 +22,7 @@ from fedpeer.config.rules import KEYWORDS, Vocabulary
 from fedpeer.config.settings import FederationSettings
 from fedpeer.data.dataset import Dataset
 from fedpeer.data.own.code import loader_with
+from fedpeer.learning.class_weights import weighs_classes
 from fedpeer.learning.device import device_of
 from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.holdings import load_dataset
@@ -128,9 +129,10 @@ def code_objects(federation: FederationSettings, code: Mapping[str, object]) -> 
 
 
 def _wanted_metrics(world: World, method: Choice) -> list[Choice]:
-    """Return the metrics that the settings name, and those of calibration where the algorithm is Bayesian."""
+    """Return the metrics of the settings, and those for weights of classes and for a Bayesian algorithm."""
     wanted = list(world.federation.simulation.metrics)
-    always = CALIBRATION if method_of(method).bayesian and world.dataset.task == "classification" else ()
+    always = [BALANCED_ACCURACY] if weighs_classes(world.federation.learning, world.criterion) else []
+    always += CALIBRATION if method_of(method).bayesian and world.dataset.task == "classification" else ()
     return [*wanted, *(Choice(name) for name in always if name not in {each.name for each in wanted})]
 
 

@@ -329,12 +329,14 @@ def run_summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
 
 def _linear(simulation: Simulation) -> dict[str, Any] | None:
     """Return the scores of a linear model of each peer's own, mean over seeds, where the data are a table."""
-    scores_SP = [found for world in simulation.worlds.values() if (found := linear_scores(world)) is not None]
-    if not scores_SP:
+    found_S = [found for world in simulation.worlds.values() if (found := linear_scores(world)) is not None]
+    if not found_S:
         return None
-    score_P = np.mean(scores_SP, axis=0)
+    score_P = np.mean([each.scores for each in found_S], axis=0)
+    balanced = [each.balanced for each in found_S if each.balanced is not None]
     model = "ridge regression" if simulation.dataset.task == "regression" else "logistic regression"
-    return {"model": model, "mean": float(score_P.mean()), "per_peer": score_P.tolist()}
+    weighted = {"balanced_accuracy": float(np.mean(balanced))} if balanced else {}
+    return {"model": model, "mean": float(score_P.mean()), "per_peer": score_P.tolist(), **weighted}
 
 
 def _privacy(simulation: Simulation) -> dict[str, float | None] | None:

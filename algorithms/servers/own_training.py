@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from typing import ClassVar
 
 from torch import Tensor, nn
 
@@ -30,6 +31,8 @@ class OwnTraining(FedAvg):
     Source of the rounds: McMahan et al. 2017, Algorithm 1, with `fit` instead of ClientUpdate.
     """
 
+    own_loss: ClassVar[bool] = True
+
     @abstractmethod
     def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:
         """Train a network in place.
@@ -49,8 +52,6 @@ class OwnTraining(FedAvg):
         return train_singly(partial(self._fitted, broadcast.model_n), client, batches, keys)
 
     def _fitted(self, model_n: Tensor, client: Local, batches: Batches, key: int) -> tuple[Local, Local]:
-        if batches.class_weight is not None:
-            raise AlgorithmError("learning.class_weights is not known to a training loop of your own; leave it out")
         layout, module = self.context.layout, module_copy(self.context.module)
         module.load_state_dict(layout.unflatten(model_n), strict=False)  # counters are each peer's own
         module.train()

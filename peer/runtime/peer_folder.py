@@ -121,6 +121,7 @@ def federation_file(name: str, simulation: str, *, table: bool = False) -> str:
     network = "network: {mlp: {hidden: [64, 32], activation: relu}}" if table else "network: mlp"
     units = (51, 25) if table else (240, 80)
     optimizer, batch, steps = ("{adam: {lr: 0.003}}", 16, "pass") if table else ("{sgd: {lr: 0.1}}", 10, 50)
+    weights = "  class_weights: auto  # rare classes count more; none: all examples count the same\n" if table else ""
     return f"""\
 # federation.yaml: what all peers of this federation agree on. Every peer has the same file, and peers compare it when
 # they meet, so change it everywhere or nowhere.
@@ -142,7 +143,7 @@ partial_models:
 learning:
   optimizer: {optimizer}
   batch_size: {batch}
-  steps_between_averaging: {steps}
+{weights}  steps_between_averaging: {steps}
   rounds: 30
 
 gossip:

@@ -104,9 +104,8 @@ def _class_weight(job: Job, workspace: Workspace) -> Tensor | None:
     weight_PC = workspace.class_weight_PC
     if weight_PC is None:
         return None
-    return (
-        balanced(workspace.train.y_T, weight_PC.shape[1]) if job.learning.class_weights == "balanced" else weight_PC[0]
-    )
+    by_rule = isinstance(job.learning.class_weights, str)
+    return balanced(workspace.train.y_T, weight_PC.shape[1]) if by_rule else weight_PC[0]
 
 
 def _seen(workspace: Workspace) -> Tensor:

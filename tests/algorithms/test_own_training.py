@@ -115,8 +115,10 @@ def test_a_loop_that_fails_is_told_before_anything_runs() -> None:
 
 
 def test_weights_of_classes_are_not_left_out_in_silence() -> None:
-    with pytest.raises(fedpeer.AlgorithmError, match=r"class_weights is not known to a training loop of your own"):
+    with pytest.raises(fedpeer.AlgorithmError, match="FullGradient trains by a loss of its own, without weights"):
         server(f"{HERE}:FullGradient", learning__class_weights="balanced")
+    chosen_by_rule = server(f"{HERE}:FullGradient", learning__class_weights="auto", learning__batch_size=16)
+    assert torch.equal(chosen_by_rule, server(f"{HERE}:FullGradient", learning__batch_size=16))
 
 
 def test_a_class_without_a_loop_is_told() -> None:

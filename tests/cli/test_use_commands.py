@@ -254,10 +254,11 @@ def test_a_run_on_a_table_has_a_linear_model_beside_it(run: Fedpeer, tmp_path: P
     mean, least, most = (score_text(each, "accuracy") for each in (found["mean"], *sorted(found["per_peer"])))
     said = (
         f"For comparison, logistic regression by each peer alone: {mean} on average, {least} at the lowest peer and "
-        f"{most} at the highest."
+        f"{most} at the highest; balanced accuracy {found['balanced_accuracy']:.3f}."
     )
     assert said in " ".join(run("runs", "show").out.split())
     alone = {**found, "per_peer": found["per_peer"][:1]}
+    del alone["balanced_accuracy"]
     assert linear_text(alone, "accuracy") == f"For comparison, logistic regression by each peer alone: {mean}."
     assert linear_text(None, "accuracy") is None
 

@@ -52,6 +52,7 @@ def test_they_are_defaults_so_a_federation_that_began_with_others_keeps_them() -
     assert json.loads(named(of())) == {}
     assert json.loads(named(of(learning={"rounds": 7}))) == {"learning": {"rounds": 7}}
     begun = contract_of(Federation.model_validate({}))
+    assert "class_weights" not in begun["learning"], "as before there were weights"
     assert Federation.stored({**begun, "simulation": TABLE}).learning == LearningSettings()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedpeer.algorithms.losses import LOSSES
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.problems import ConfigError
@@ -36,14 +38,25 @@ def learning(class_weights: object) -> LearningSettings:
     [
         ("none", None),
         ("balanced", [4 / (2 * 3), 4 / 2, 0.0]),
+        ("auto", [4 / (2 * 3), 4 / 2, 0.0]),
         ({"spam": 5}, [1.0, 5.0, 1.0]),
         ({"ham": 0.5, 7: 2}, [0.5, 1.0, 2.0]),
         ("spam=5,7=2", [1.0, 5.0, 2.0]),
     ],
 )
 def test_each_form(given: object, expected: list[float] | None) -> None:
-    found = class_weight_of(learning(given), CLASSES, Y)
+    found = class_weight_of(learning(given), LOSSES["cross-entropy"], CLASSES, Y)
     assert (found if found is None else found.tolist()) == (expected and pytest.approx(expected))
+
+
+def test_auto_has_none_where_they_are_not_taken_or_have_no_effect() -> None:
+    rule, numbers = learning("auto"), np.array([0.5, 2.0])
+    for name in ("mean-squared-error", "multi-label", "next-token"):
+        assert class_weight_of(rule, LOSSES[name], (), numbers) is None
+    own = replace(LOSSES["cross-entropy"], name="python:mine:loss")
+    assert class_weight_of(rule, own, CLASSES, Y) is None
+    single = rule.model_copy(update={"batch_size": 1})
+    assert class_weight_of(single, LOSSES["cross-entropy"], CLASSES, Y) is None
 
 
 @pytest.mark.parametrize("given", ["even", {"ham": 0}, {"ham": -1}, {"ham": "much"}, {}, "ham=lots", {True: 1}, 3])
@@ -58,9 +71,10 @@ def test_a_class_that_the_data_do_not_have_is_named() -> None:
         check_class_names(learning({"spm": 2}), CLASSES)
 
 
-def test_each_peer_balances_its_own_examples(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", ["balanced", "auto"])
+def test_each_peer_balances_its_own_examples(tmp_path: Path, rule: str) -> None:
     """A simulated peer, a whole peer and one of the vector engine have the same weights; a real peer has its file's."""
-    options = federation(learning__class_weights="balanced", simulation__split="dirichlet:0.3")
+    options = federation(learning__class_weights=rule, learning__batch_size=8, simulation__split="dirichlet:0.3")
     made = world(options)
     of_engine = workspace_of(made, plan_of(made, parse_choice("local")), "cpu")().class_weight_PC
     assert of_engine is not None
@@ -77,6 +91,21 @@ def test_each_peer_balances_its_own_examples(tmp_path: Path) -> None:
     own = outfit(peer({"csv": table(tmp_path), "label": "outcome"}), wards, "cpu").local_task
     assert own.class_weight is not None
     assert sorted(own.class_weight.tolist()) == [1.0, 3.0]
+
+
+def test_tables_balance_their_classes_and_show_it(tmp_path: Path) -> None:
+    """A table of numbers has no classes, so nothing is refused there."""
+    lines = [f"{n % 7},{n % 3},{'ill' if n % 5 == 0 else 'well'},{n % 11}" for n in range(120)]
+    (tmp_path / "ward.csv").write_text("\n".join(["a,b,outcome,days", *lines]) + "\n")
+    plain: dict[str, Any] = {"learning": {"rounds": 1}, "simulation": {"peers": 2, "split": "iid"}}
+    for label, wanted in (("outcome,drop=days", ["balanced-accuracy"]), ("days,drop=outcome,task=regression", [])):
+        data = {**plain, "simulation": {**plain["simulation"], "dataset": f"csv:{tmp_path}/ward.csv,label={label}"}}
+        found = api.simulate(federation=data, methods=["local"], workers=1, device="cpu", out=tmp_path / "runs")
+        assert list(found.summary["methods"]["local"].get("metrics", {})) == wanted
+        assert ("balanced_accuracy" in found.summary["linear"]) == bool(wanted)
+    data["learning"] = {"rounds": 1, "class_weights": "balanced"}
+    with pytest.raises(ChoiceError, match="a regression task, which has no classes"):
+        api.simulate(federation=data, methods=["local"], workers=1, device="cpu", out=tmp_path / "runs")
 
 
 def test_rare_classes_are_found_in_python(tmp_path: Path) -> None:
@@ -98,8 +127,9 @@ def test_rare_classes_are_found_in_python(tmp_path: Path) -> None:
     assert found[1] > found[0] + 0.15
 
 
-def test_pooled_examples_are_balanced_together() -> None:
-    made = world(federation(learning__class_weights="balanced", simulation__split="dirichlet:0.3"))
+@pytest.mark.parametrize("rule", ["balanced", "auto"])
+def test_pooled_examples_are_balanced_together(rule: str) -> None:
+    made = world(federation(learning__class_weights=rule, learning__batch_size=8, simulation__split="dirichlet:0.3"))
     method = parse_choice("global")
     pooled = PooledEngine(job_of(made, "cpu"), workspace_of(made, plan_of(made, method), "cpu")(), made.drawn(""))
     y = np.concatenate([made.held(number).train_y for number in range(6)]).astype(np.int64)

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from sklearn.linear_model import LogisticRegression, Ridge
+from sklearn.metrics import balanced_accuracy_score
 
 from fedpeer.config.choice import Choice
 from fedpeer.config.federation import Federation
@@ -16,7 +17,7 @@ from fedpeer.sims.linear_baseline import linear_scores
 from fedpeer.sims.world import World, build_world
 
 
-def world_of(folder: Path, *, numbers: bool = False, **simulation: object) -> World:
+def world_of(folder: Path, *, numbers: bool = False, **learning: object) -> World:
     draws = np.random.default_rng(3)
     x = draws.normal(5, [2.0, 30.0], (120, 2))
     signal = x[:, 0] - x[:, 1] / 15 + draws.normal(size=120)
@@ -24,8 +25,8 @@ def world_of(folder: Path, *, numbers: bool = False, **simulation: object) -> Wo
     lines = [f"{a:.4f},{b:.4f},{target}" for (a, b), target in zip(x, y, strict=True)]
     (folder / "ward.csv").write_text("\n".join(["a,b,outcome", *lines]) + "\n")
     task = ",task=regression" if numbers else ""
-    options = {"dataset": f"csv:{folder / 'ward.csv'},label=outcome{task}", "peers": 3, "split": "iid", **simulation}
-    federation = Federation.model_validate({"simulation": options})
+    options = {"dataset": f"csv:{folder / 'ward.csv'},label=outcome{task}", "peers": 3, "split": "iid"}
+    federation = Federation.model_validate({"simulation": options, "learning": learning})
     return build_world(federation, load_dataset(federation.simulation.dataset), 0)
 
 
@@ -34,7 +35,7 @@ def test_it_is_fitted_to_a_peers_own_examples_on_its_own_scale(tmp_path: Path, n
     made = world_of(tmp_path, numbers=numbers)
     found = linear_scores(made)
     assert found is not None
-    for number, score in enumerate(found):
+    for number, score in enumerate(found.scores):
         share = made.split.shares[number]
         train_x, test_x = (made.dataset.x[rows].astype(np.float64) for rows in (share.train_M, share.test_M))
         train_y, test_y = (np.asarray(made.dataset.y[rows]) for rows in (share.train_M, share.test_M))
@@ -45,7 +46,29 @@ def test_it_is_fitted_to_a_peers_own_examples_on_its_own_scale(tmp_path: Path, n
             answers = Ridge().fit(train_x, (train_y.astype(np.float64) - least) / wide).predict(test_x) * wide + least
             assert score == pytest.approx(np.sqrt(((answers - test_y) ** 2).mean()), rel=1e-4)
         else:
-            assert score == LogisticRegression().fit(train_x, train_y).score(test_x, test_y)
+            alike = LogisticRegression(class_weight="balanced").fit(train_x, train_y)
+            assert score == alike.score(test_x, test_y)
+            assert found.balanced is not None
+            assert found.balanced[number] == balanced_accuracy_score(test_y, alike.predict(test_x))
+    assert (found.balanced is None) == numbers
+
+
+def test_it_has_the_weights_of_classes_that_the_peers_have(tmp_path: Path) -> None:
+    """Only their ratios count: the penalty stays."""
+    plain = linear_scores(world_of(tmp_path, class_weights="none"))
+    assert plain is not None
+    assert plain.balanced is None
+    made = world_of(tmp_path, class_weights={"high": 40.0, "low": 5.0})
+    found = linear_scores(made)
+    assert found is not None
+    assert found.scores != plain.scores
+    held = made.held(0)
+    assert held.inputs is not None
+    train_x, test_x = (held.inputs.apply(made.dataset.x[rows]) for rows in (held.train_M, held.test_M))
+    number = {name: place for place, name in enumerate(made.dataset.classes)}
+    share = np.where(held.train_y == number["high"], 8.0, 1.0)
+    model = LogisticRegression().fit(train_x, held.train_y, sample_weight=share / share.mean())
+    assert found.scores[0] == model.score(test_x, held.test_y)
 
 
 @pytest.mark.filterwarnings("error")
@@ -60,7 +83,7 @@ def test_a_class_for_nearly_each_row_gives_no_warning_of_another_library(tmp_pat
     )
     found = linear_scores(made)
     assert found is not None
-    assert len(found) == 2
+    assert len(found.scores) == 2
 
 
 def test_of_labels_it_is_one_model_for_each(tmp_path: Path) -> None:
@@ -74,7 +97,7 @@ def test_of_labels_it_is_one_model_for_each(tmp_path: Path) -> None:
     made = build_world(federation, load_dataset(federation.simulation.dataset), 0)
     found = linear_scores(made)
     assert found is not None
-    for number, score in enumerate(found):
+    for number, score in enumerate(found.scores):
         held = made.held(number)
         assert held.inputs is not None
         train_x, test_x = (
