@@ -32,6 +32,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     },
     "the default": {},
     "no weights of classes": {"learning": {"class_weights": "none"}},
+    "nothing held out": {"simulation": {"validation": 0.0}},
     "Adam 0.001": {"learning": {"optimizer": "adam,lr=0.001"}},
     "Adam 0.01": {"learning": {"optimizer": "adam,lr=0.01"}},
     "SGD with momentum": {"learning": {"optimizer": "sgd,lr=0.02,momentum=0.9"}},
@@ -108,7 +109,8 @@ def measured(job: tuple[str, str, int, str]) -> dict[str, float]:
 
     torch.set_num_threads(1)
     table, choice, seed, folder = job
-    settings = {**CHOICES[choice], "simulation": TABLES[table](Path(folder))}
+    chosen = CHOICES[choice]
+    settings = {**chosen, "simulation": {**TABLES[table](Path(folder)), **chosen.get("simulation", {})}}
     with tempfile.TemporaryDirectory() as out:
         found = fedpeer.simulate(federation=settings, methods=METHODS, seeds=[seed], workers=1, device="cpu", out=out)
         return {**{method: found.score(method) for method in METHODS}, "linear": found.summary["linear"]["mean"]}

@@ -22,7 +22,7 @@ from fedpeer.cli.files import runs_folder
 from fedpeer.cli.results import Prose, metric_table, private, result_table, worth
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.runs.folder import RunFolder
-from fedpeer.runs.summary import linear_text, measure_of
+from fedpeer.runs.summary import best_text, linear_text, measure_of
 from fedpeer.sims.progress import progress_display
 from fedpeer.sims.request import SimulationRequest
 
@@ -105,6 +105,8 @@ def _print_results(summary: dict[str, Any]) -> None:
         if further := metric_table(summary):
             console.print(further)
         console.print(Prose(worth(summary)))
+        if chosen := best_text(summary["methods"]):
+            console.print(Prose(chosen))
         if baseline := linear_text(summary.get("linear"), measure_of(summary["methods"])):
             console.print(Prose(baseline))
         if promise := private(summary):

@@ -62,7 +62,7 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
 
     from fedpeer.cli.results import Prose, private, result_table, worth
     from fedpeer.runs.folder import RunFolder
-    from fedpeer.runs.summary import linear_text, measure_of, summarise
+    from fedpeer.runs.summary import best_text, linear_text, measure_of, summarise
 
     folder = RunFolder.open(runs_folder(out), run)
     settings: dict[str, Any] = folder.read("settings") or {}
@@ -74,6 +74,8 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
     if summary["methods"]:
         console.print(result_table(summary))
         console.print(Prose(worth(summary)))
+        if chosen := best_text(summary["methods"]):
+            console.print(Prose(chosen))
         if baseline := linear_text(summary.get("linear"), measure_of(summary["methods"])):
             console.print(Prose(baseline))
         if promise := private(summary):

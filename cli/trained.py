@@ -51,7 +51,7 @@ class Named:
     runs           folder of all runs
     allow_python   packages whose code the model may run
     best           whether it is the model of the best round, by the examples held out for validation, not the last
-                   model
+                   model; None: if there is one
     """
 
     where: str
@@ -60,7 +60,7 @@ class Named:
     seed: int | None
     runs: Path
     allow_python: Sequence[str]
-    best: bool = False
+    best: bool | None = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,13 +106,13 @@ def _of_peer(config: PeerConfig, named: Named) -> TrainedModels:
     )
 
 
-def _of_state(folder: Path, code: Loader, *, best: bool) -> tuple[Model, BestRound | None]:
-    """Return the model in a peer's state folder, and the round of the best one if that is wanted."""
-    chosen = best_round(folder / "best.json") if best else None
+def _of_state(folder: Path, code: Loader, *, best: bool | None) -> tuple[Model, BestRound | None]:
+    """Return the model in a peer's state folder, and its round if it is the best one."""
+    chosen = None if best is False else best_round(folder / "best.json")
     if best and chosen is None:
         way_out = "write data: {validation: 0.1} into the peer's file, and train on"
         raise _no_best(f"{folder} has no best model, since no examples are held out for validation; {way_out}")
-    name = "best.safetensors" if best else "model.safetensors"
+    name = "model.safetensors" if chosen is None else "best.safetensors"
     return load_model(folder / name, folder / "model.json", None, code), chosen
 
 
@@ -138,20 +138,21 @@ def _of_run(named: Named) -> TrainedModels:
         text = f"run {run.id} has no models of {named.method} with seed {seed}: {there}"
         raise ConfigError("the command line", [ConfigProblem((), text, "--method, --seed")])
     best = run.models(named.method, seed, best=True)
-    if named.best:
-        if not best.is_file():
-            way_out = "simulate again with simulation: {validation: 0.1} in the federation file"
-            raise _no_best(
-                f"run {run.id} has no best models, since no examples were held out for validation; {way_out}"
-            )
-        tensors = best
-    rounds = read_json(best.with_name(f"{best.stem}-rounds.json")) if named.best else {}
-    model = load_model(tensors, tensors.with_suffix(".json"), _peer_of(run, named.peer), _leave(named.allow_python))
-    if named.best and model.peer not in rounds:
-        some = ", ".join(list(rounds)[:8]) + (" ..." if len(rounds) > 8 else "")
-        why = "it holds out no example for validation, or no round has a score on them"
-        raise _no_best(f"run {run.id} has no best model of {model.peer}: {why}; there are those of {some}")
-    chosen = BestRound(**rounds[model.peer]) if named.best else None
+    if named.best and not best.is_file():
+        way_out = "simulate again with simulation: {validation: 0.1} in the federation file"
+        raise _no_best(f"run {run.id} has no best models, since no examples were held out for validation; {way_out}")
+    peer = _peer_of(run, named.peer)
+    model = load_model(tensors, tensors.with_suffix(".json"), peer, _leave(named.allow_python))
+    chosen = None
+    if named.best is not False and best.is_file():
+        rounds = read_json(best.with_name(f"{best.stem}-rounds.json"))
+        if model.peer in rounds:
+            model = load_model(best, best.with_suffix(".json"), peer, _leave(named.allow_python))
+            chosen = BestRound(**rounds[model.peer])
+        elif named.best:
+            some = ", ".join(list(rounds)[:8]) + (" ..." if len(rounds) > 8 else "")
+            why = "it holds out no example for validation, or no round has a score on them"
+            raise _no_best(f"run {run.id} has no best model of {model.peer}: {why}; there are those of {some}")
     if {"data", "network"} & set(settings.get("objects") or ()):
         return TrainedModels(model=model, own_test_part=lambda: _nowhere(run.id), best=chosen)
     federation = Federation.stored({name: settings[name] for name in Federation.model_fields})

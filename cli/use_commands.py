@@ -62,11 +62,13 @@ _Out = Annotated[
     ),
 ]
 _Chosen = Annotated[
-    _Which,
+    _Which | None,
     typer.Option(
         "--model",
-        help="The last model, or that of the best round on examples held out for validation.",
+        help="The last model, or that of the best round on examples held out for validation; default: best if such "
+        "examples were held out.",
         metavar="last|best",
+        show_default=False,
     ),
 ]
 _Allow = Annotated[
@@ -78,7 +80,7 @@ _Allow = Annotated[
 
 
 def _trained(
-    where: str, which: _Which, method: str, peer: str | None, seed: int | None, out: Path | None, allow: Any
+    where: str, which: _Which | None, method: str, peer: str | None, seed: int | None, out: Path | None, allow: Any
 ) -> TrainedModels:
     from fedpeer.cli.trained import Named, trained_models
 
@@ -89,9 +91,18 @@ def _trained(
         seed=seed,
         runs=runs_folder(out),
         allow_python=allow or [],
-        best=which == "best",
+        best=None if which is None else which == "best",
     )
     return trained_models(named)
+
+
+def _say_round(found: TrainedModels, which: _Which | None) -> None:
+    """Say which round's model is taken where the user did not choose, beside what goes to standard output."""
+    if which is None and found.best is not None:
+        text = (
+            f"{found.model.peer}: the model of round {found.best.round}, the best on examples held out for validation"
+        )
+        print(f"{text}; --model last takes the last one", file=sys.stderr)
 
 
 def evaluate_command(
@@ -116,7 +127,7 @@ def evaluate_command(
             show_default=False,
         ),
     ] = None,
-    which: _Chosen = "last",
+    which: _Chosen = None,
     method: _Method = "partial-averaging",
     peer: _Peer = None,
     seed: _Seed = None,
@@ -180,7 +191,7 @@ def predict(
         bool,
         typer.Option("--names-as-they-are", metavar="", help="Leave names that look like formulas unchanged."),
     ] = False,
-    which: _Chosen = "last",
+    which: _Chosen = None,
     method: _Method = "partial-averaging",
     peer: _Peer = None,
     seed: _Seed = None,
@@ -202,6 +213,7 @@ def predict(
     from fedpeer.data.own.table import is_parquet, separator_of
 
     found = _trained(where, which, method, peer, seed, out, allow_python)
+    _say_round(found, which)
     model, files = found.model, list[str]()
     name = "standard input" if inputs == _STREAM else inputs
     if model.loss.continues:
@@ -286,7 +298,7 @@ def export(
         Path | None,
         typer.Option(metavar="FILE", help="File or folder to write; default: PEER.FORMAT.", show_default=False),
     ] = None,
-    which: _Chosen = "last",
+    which: _Chosen = None,
     method: _Method = "partial-averaging",
     peer: _Peer = None,
     seed: _Seed = None,
@@ -300,7 +312,9 @@ def export(
     from fedpeer.learning.program import write_onnx, write_pt2, write_state_dict  # imports torch
     from fedpeer.runs.disk import write_json
 
-    trained = _trained(where, which, method, peer, seed, out, allow_python).model
+    found = _trained(where, which, method, peer, seed, out, allow_python)
+    _say_round(found, which)
+    trained = found.model
     path = to or Path(f"{trained.peer}.{form}")
     if form in _FOLDERS:
         _export_folder(trained, form, path)

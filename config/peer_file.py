@@ -17,7 +17,14 @@ from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, mo
 from fedpeer.config.address import DEFAULT_PORT, OUTBOUND, Endpoint, PeerUrl, loopback
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.problems import Path
-from fedpeer.config.settings import ChoiceField, MetricsField, Strict, TrackingField
+from fedpeer.config.settings import (
+    TABLE_VALIDATION,
+    TABLE_VALIDATION_ROWS,
+    ChoiceField,
+    MetricsField,
+    Strict,
+    TrackingField,
+)
 
 #: Upload bandwidth, in Mbit/s, that scores half-way between the lowest and the best score for bandwidth.
 MUCH_BANDWIDTH = 100.0
@@ -81,9 +88,10 @@ class DataSettings(Strict):
     )
     validation: float | None = Field(
         default=None,
-        gt=0,
+        ge=0,
         lt=1,
-        description="fraction of the training examples held out; the model best on them is kept beside the last one",
+        description="fraction of the training examples held out; the model best on them is kept beside the last one; "
+        f"default: {TABLE_VALIDATION} of a table (csv, parquet) with {TABLE_VALIDATION_ROWS} or more, else 0",
     )
     normalise: Literal["none", "standard", "minmax"] | None = Field(
         default=None,

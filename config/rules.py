@@ -259,7 +259,7 @@ def _when(condition: object, **words: object) -> list[_Broken]:
 def _no_such_fold(options: Combination) -> list[_Broken]:
     wanted = options.federation.simulation
     count = int(1 / wanted.validation + 1e-9) if wanted.validation else 1
-    return _when(wanted.fold >= count, share=wanted.validation, count=count)
+    return _when(wanted.fold >= count, share=wanted.validation or 0, count=count)
 
 
 #: Settings of `gossip` that earlier releases did not dump.

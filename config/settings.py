@@ -94,6 +94,11 @@ _Assigned = Annotated[
 _Neurons = Annotated[int, Field(ge=0)] | Literal["all"] | list[Annotated[int, Field(ge=0)]]
 
 
+#: Kinds of files that hold a user's own table.
+TABLES = ("csv", "parquet")
+#: Fraction of a table that a peer holds out by default, and the training examples from which on it does: with fewer,
+#: what it learns less is more than what the choice of a round is worth (`python -m benchmarks.tables`).
+TABLE_VALIDATION, TABLE_VALIDATION_ROWS = 0.1, 100
 #: Largest weight of a class.
 WEIGHT_MAX = 1e6
 #: Rules for weights of classes, where they are not given by the name of the class.
@@ -459,11 +464,12 @@ class SimulationSettings(Strict):
     split: _ChainField | None = Field(
         default=None, description="how examples are divided among the peers; default: the data set's own split"
     )
-    validation: float = Field(
-        default=0.0,
+    validation: float | None = Field(
+        default=None,
         ge=0,
         le=0.9,
-        description="fraction of each peer's training examples held out, to choose settings and the best round",
+        description="fraction of each peer's training examples held out, to choose settings and the best round; "
+        f"default: {TABLE_VALIDATION} of a table of your own where a peer has {TABLE_VALIDATION_ROWS} or more, else 0",
     )
     fold: int = Field(
         default=0,
@@ -494,8 +500,6 @@ class SimulationSettings(Strict):
     )
 
 
-#: Kinds of files that hold a user's own table.
-TABLES = ("csv", "parquet")
 #: The network that learns from a table unless another is chosen (`python -m benchmarks.tables`).
 TABLE_NETWORK = Choice("mlp", None, {"hidden": "64+32", "activation": "relu"})
 TABLE_LEARNING: Mapping[str, Any] = {

@@ -131,6 +131,11 @@ class Split:
     shares: tuple[Share, ...]
     remarks: tuple[str, ...] = field(default=())  # for the user: repairs made, examples left over
 
+    @property
+    def validates(self) -> bool:
+        """True if a peer holds out examples for validation."""
+        return any(len(share.valid_M) for share in self.shares)
+
     def labels(self, dataset: Dataset, peer: int, *, test: bool = False) -> NDArray[np.generic]:
         """Return the labels of a peer (0, 1, ...), (M,)."""
         share = self.shares[peer]
@@ -141,23 +146,26 @@ class Split:
         y, map_C = dataset.y[rows_M], self.shares[peer].label_map_C
         return y if map_C is None else map_C[y.astype(np.int64)]
 
-    def keeping_back(self, share: float, draws: np.random.Generator, fold: int = 0) -> Split:
+    def keeping_back(self, share: float, draws: np.random.Generator, fold: int = 0, *, rows: int = 0) -> Split:
         """Return the split with a share of each peer's training examples held out; at least one remains for training.
 
         Args:
             share: the share, below 1.
             draws: draws the order of a peer's examples.
             fold: number of the held-out part of that order, 0, 1, ...; parts for the same share are disjoint.
+            rows: training examples below which a peer keeps all.
         """
 
         def cut(one: Share) -> Share:
             drawn_M = draws.permutation(one.train_M)
+            if len(drawn_M) < rows:
+                return one
             start, end = (int(share * number * len(drawn_M) + 0.5) for number in (fold, fold + 1))
             back = np.sort(drawn_M[start : min(end, start + len(drawn_M) - 1)])
             return replace(one, train_M=one.train_M[~np.isin(one.train_M, back)], valid_M=back)
 
         shares = tuple(map(cut, self.shares))
-        without = sum(not len(each.valid_M) for each in shares)
+        without = 0 if rows else sum(not len(each.valid_M) for each in shares)
         remark = f"{without} of {len(shares)} peers have too few examples to hold one out for validation"
         return replace(self, shares=shares, remarks=(*self.remarks, *([remark] if without else [])))
 

@@ -58,9 +58,15 @@ def _shown(peers: int) -> list[int | None]:
 
 
 def _caption(peers: Sequence[dict[str, Any]], split: Split) -> str:
-    sizes = sorted(peer["train"] for peer in peers)
-    spread = f"{sizes[0]} to {sizes[-1]} (median {sizes[len(sizes) // 2]})" if sizes[0] < sizes[-1] else f"{sizes[0]}"
-    return "\n".join([f"{len(peers)} peers, {spread} training examples each", *split.remarks])
+    lines = [f"{len(peers)} peers, {_spread([peer['train'] for peer in peers])} training examples each"]
+    if split.validates:
+        lines.append(f"{_spread([peer['held_out'] for peer in peers])} more are held out to choose the best round")
+    return "\n".join([*lines, *split.remarks])
+
+
+def _spread(counts: Sequence[int]) -> str:
+    sizes = sorted(counts)
+    return f"{sizes[0]} to {sizes[-1]} (median {sizes[len(sizes) // 2]})" if sizes[0] < sizes[-1] else f"{sizes[0]}"
 
 
 def _held(dataset: Dataset, peers: Sequence[dict[str, Any]], room: int) -> tuple[list[Text], Text]:

@@ -21,7 +21,13 @@ from fedpeer.algorithms.start import STARTS
 from fedpeer.config.building import Loader
 from fedpeer.config.choice import Choice, bind_settings, call_choice, own_function, parse_choice
 from fedpeer.config.peer_file import PeerFile
-from fedpeer.config.settings import FederationSettings, LearningSettings
+from fedpeer.config.settings import (
+    TABLE_VALIDATION,
+    TABLE_VALIDATION_ROWS,
+    TABLES,
+    FederationSettings,
+    LearningSettings,
+)
 from fedpeer.data.dataset import DataError, Dataset, Split
 from fedpeer.data.held import PeerExamples, held
 from fedpeer.data.own import OWN
@@ -55,13 +61,26 @@ def dataset_split(dataset: Dataset, federation: FederationSettings, seed: int) -
     ]
     split = make_split(rule, dataset, federation.simulation.peers, Draws(seed).numpy("split"))
     simulation, draws = federation.simulation, Draws(seed).numpy("validation")
-    return _kept_back(dataset, split, simulation.validation, "simulation", draws, simulation.fold)
+    return _kept_back(dataset, split, simulation.validation, "simulation", simulation.dataset, draws, simulation.fold)
 
 
 def _kept_back(
-    dataset: Dataset, split: Split, fraction: float | None, section: str, draws: np.random.Generator, fold: int = 0
+    dataset: Dataset,
+    split: Split,
+    fraction: float | None,
+    section: str,
+    choice: Choice,
+    draws: np.random.Generator,
+    fold: int = 0,
 ) -> Split:
-    """Return the split with a fraction of the training examples held out for validation; None, 0: with all of them."""
+    """Return the split with a fraction of the training examples held out for validation.
+
+    Args:
+        fraction: None: the default, which only tables have, and of them only peers with enough examples.
+        choice: the choice of the data.
+    """
+    if fraction is None and choice.name in TABLES:
+        return split.keeping_back(TABLE_VALIDATION, draws, rows=TABLE_VALIDATION_ROWS)
     if fraction and dataset.task == "completion":
         raise DataError(
             f"{section}.validation: patterns of {dataset.name} cannot be held out; write 0, or leave it out"
@@ -100,7 +119,7 @@ def held_by(
     if part is None:
         draws = Draws(federation.seed)
         split = undivided(dataset, file.data.test_fraction, draws.numpy("test part", file.id))
-        split = _kept_back(dataset, split, file.data.validation, "data", draws.numpy("validation", file.id))
+        split = _kept_back(dataset, split, file.data.validation, "data", choice, draws.numpy("validation", file.id))
         return dataset, held(dataset, split, 0, normalise)
     split = dataset_split(dataset, federation, federation.seed)
     if part > len(split.shares):

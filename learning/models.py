@@ -291,6 +291,19 @@ def save_best(folder: Path, card: Card, x_n: Tensor, layout: FlatLayout, found: 
     return True
 
 
+def forget_best(folder: Path) -> BestRound | None:
+    """Delete a peer's best model, and return its round; None: there was none.
+
+    Raises:
+        OSError, ModelError: as `save_best`.
+    """
+    found = best_round(folder / "best.json")
+    if found is not None:
+        for name in ("best.json", "best.safetensors"):
+            (folder / name).unlink(missing_ok=True)
+    return found
+
+
 def best_round(path: Path) -> BestRound | None:
     """Read the round of the best model; None: there is none.
 

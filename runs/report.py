@@ -31,7 +31,7 @@ from fedpeer.runs.disk import write_text
 from fedpeer.runs.facts import Facts, gather_facts
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.sections import counted_text, prose
-from fedpeer.runs.summary import headline, linear_text, measure_of, spoken
+from fedpeer.runs.summary import best_text, headline, linear_text, measure_of, spoken
 
 
 def write_report(run: RunFolder) -> Path:
@@ -121,14 +121,14 @@ def _results(run: Facts) -> str:
         return '<p class="notice">Nothing was measured.</p>'
     measure = measure_of(run.methods)
     less = " Less is better." if measure == "error" else ""
-    baseline = linear_text(run.linear, measure)
+    said = [f"{headline(run.methods)}.", best_text(run.methods), linear_text(run.linear, measure)]
     marks = {method: run.mark(method) for method in run.methods}
     return (
         "<section><h2>Results</h2>"
         f'<p class="soft">Each peer on its own test data, after its last round.{less}</p>'
         f"{tables.results(run.methods, marks)}{tables.scores_table(run.methods, marks)}"
         f"{tables.metrics_table(run.methods, marks)}"
-        f'<p class="soft">{prose(headline(run.methods))}.{f" {prose(baseline)}" if baseline else ""}</p></section>'
+        f'<p class="soft">{" ".join(prose(each) for each in said if each)}</p></section>'
     )
 
 

@@ -72,6 +72,41 @@ def _last_and_best(history: Sequence[Mapping[str, Any]], prefix: str, measure: M
     return [tested[-1], tested[best]]
 
 
+def best_models(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, Any]:
+    """Return the scores of the peers' models of their best rounds, mean over seeds; empty without validation examples.
+
+    mean       over peers; a peer without validation examples counts with its last model
+    per_peer   one number per peer
+    peers      number of peers with validation examples
+
+    The best round has the best validation score; of equal ones that of smaller loss, and then the first.
+    """
+    by_seed: dict[int, list[Mapping[str, Any]]] = {}
+    for row in rows:
+        if row.get(measure) is not None and row.get(f"validation_{measure}") is not None:
+            by_seed.setdefault(row["seed"], []).append(row)
+    if not by_seed:
+        return {}
+    score_SP, peers = [], 0
+    for history in by_seed.values():
+        score_RP, rank_RP, loss_RP = (
+            np.array([row[name] for row in history], dtype=np.float64)  # null becomes NaN
+            for name in (measure, f"validation_{measure}", "validation_loss")
+        )
+        rank_RP = rank_RP if measure == "accuracy" else -rank_RP
+        there_RP = np.isfinite(rank_RP) & np.isfinite(loss_RP)
+        rank_RP, loss_RP = np.where(there_RP, rank_RP, -np.inf), np.where(there_RP, loss_RP, np.inf)
+        leading_RP = there_RP & (rank_RP == rank_RP.max(axis=0))
+        best_P = np.where(leading_RP, loss_RP, np.inf).argmin(axis=0)
+        best_P = np.where(there_RP.any(axis=0), best_P, len(history) - 1)
+        score_SP.append(score_RP[best_P, np.arange(len(best_P))])
+        peers = max(peers, int(there_RP.any(axis=0).sum()))
+    if not peers:
+        return {}
+    score_P = np.mean(score_SP, axis=0)
+    return {"mean": float(score_P.mean()), "per_peer": score_P.tolist(), "peers": peers}
+
+
 def validated(history: Sequence[Mapping[str, Any]], score: str) -> list[float]:
     """Return each round's mean validation score over the peers that hold out an example; empty without such peers.
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpeer.runs.history import Floats, History, Measure, histories
-from fedpeer.runs.scores import read_scores
+from fedpeer.runs.scores import best_models, read_scores
 
 #: Most classes of a confusion matrix with numbers in its cells; for more classes there is only the shade.
 NUMBERS_MAX = 16
@@ -71,6 +71,7 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     seconds_per_round   without evaluation, mean over seeds
     rounds              round of the scores; null, as the scores, before the first evaluation
     scores              scores in the last and the best round, by the names of `scores.METRICS`
+    best_models         scores of each peer's model of its best round, by `scores.best_models`, if examples are held out
     metrics             further metrics of the last models by name, if any were wanted: "per_peer", mean over seeds
                         (null: not defined for that peer), and "mean", over the peers for which it is defined
     """
@@ -81,9 +82,15 @@ def summarise(rows: Iterable[Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return {
         method: _result(history)
         | {"scores": read_scores(by_method[method], history.measure)}
+        | _best_models(by_method[method], history)
         | _metrics(by_method[method], history)
         for method, history in histories(every).items()
     }
+
+
+def _best_models(rows: Iterable[Mapping[str, Any]], history: History) -> dict[str, Any]:
+    found = best_models([row for row in rows if row["seed"] in history.seeds], history.measure)
+    return {"best_models": found} if found else {}
 
 
 def _metrics(rows: Iterable[Mapping[str, Any]], history: History) -> dict[str, Any]:
@@ -214,6 +221,24 @@ def headline(methods: Mapping[str, Mapping[str, Any]], *, brief: bool = False) -
     if len(compared) < len(means) - 1:
         sentence += f", after round {methods[chosen]['rounds']}"
     return sentence if sentence[1:2].isupper() else sentence[0].upper() + sentence[1:]  # pFedVEM keeps its p
+
+
+def best_text(methods: Mapping[str, Mapping[str, Any]]) -> str | None:
+    """Return the scores of the models of the peers' best rounds, as a sentence; None: no examples were held out."""
+    measure, found = (
+        measure_of(methods),
+        {name: each["best_models"] for name, each in methods.items() if "best_models" in each},
+    )
+    if not found:
+        return None
+    scores = [f"{spoken(name)} {score_text(each['mean'], measure)}" for name, each in found.items()]
+    some = max(found.values(), key=lambda each: each["peers"])
+    of = (
+        ""
+        if some["peers"] == len(some["per_peer"])
+        else f" ({some['peers']} of {len(some['per_peer'])} peers hold out any)"
+    )
+    return f"Models of each peer's best round on training examples held out for that{of}: {', '.join(scores)}."
 
 
 def linear_text(linear: Mapping[str, Any] | None, measure: Measure) -> str | None:

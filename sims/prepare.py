@@ -68,6 +68,8 @@ def prepare_simulation(
     check_installed([each.name for each in request.federation.simulation.tracking], words.name("simulation.tracking"))
     form_of(request.federation.gossip.wire)
     device = "cpu" if request.engine in ("network", "ray") else device_of(request.device)
+    if request.engine in ("network", "processes"):  # they have no validation examples, so also none by default
+        request = replace(request, federation=_without_validation(request.federation))
     found = dataset or load_dataset(request.federation.simulation.dataset)
     worlds = {seed: build_world(request.federation, found, seed, module, code or {}) for seed in request.seeds}
     first = worlds[request.seeds[0]]
@@ -97,6 +99,10 @@ def prepare_simulation(
             for method in request.methods
         },
     )
+
+
+def _without_validation(federation: FederationSettings) -> FederationSettings:
+    return federation.model_copy(update={"simulation": federation.simulation.model_copy(update={"validation": 0.0})})
 
 
 def _try_method(world: World, job: Job, method: Choice, plan: Plan) -> KeptFiles:

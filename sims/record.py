@@ -126,7 +126,7 @@ def _evaluated(world: World, engine: Engine, score: str) -> dict[str, Any]:
     `tested` is the number of each peer's test examples.
     """
     found: dict[str, Any] = {"tested": [len(share.test_M) for share in world.split.shares]}
-    kept_back = bool(world.federation.simulation.validation)
+    kept_back = world.split.validates
     for prefix, validation in (("", False), *((("validation_", True),) if kept_back else ())):
         server = engine.evaluate_server(validation=validation)
         if server is not None:

@@ -310,7 +310,7 @@ def _metrics(stage: _Stage, cell: MethodSeed, engine: Engine) -> dict[str, Any]:
         stage.on_event(Remark(text=f"{cell.method}: the metric {name} failed: {problem}"))
     if not metrics:
         return {}
-    if not world.federation.simulation.validation:
+    if not world.split.validates:
         return {"metrics": found.values}
     return {
         "metrics": found.values,

@@ -17,11 +17,11 @@ def summary(dataset: Dataset, split: Split) -> dict[str, Any]:
     """Count the examples and labels of each peer.
 
     Returns:
-        rule, dataset, task, classes, remarks, and `peers`: for each peer its id, note, numbers of training and test
-        examples, label_map (None: unchanged), features_permuted, and `train_counts` per official class or label; for
-        regression `train_quantiles` instead: smallest, quartiles and largest of each output. For completion these are
-        quantiles of the number of ones in a pattern, for next-token of the number of tokens to predict, for very many
-        labels of the number that hold. Without counts `classes` is empty.
+        rule, dataset, task, classes, remarks, and `peers`: for each peer its id, note, numbers of training, test and
+        held-out examples, label_map (None: unchanged), features_permuted, and `train_counts` per official class or
+        label; for regression `train_quantiles` instead: smallest, quartiles and largest of each output. For completion
+        these are quantiles of the number of ones in a pattern, for next-token of the number of tokens to predict, for
+        very many labels of the number that hold. Without counts `classes` is empty.
     """
     return {
         "rule": split.rule,
@@ -57,6 +57,7 @@ def _peer(dataset: Dataset, share: Share, peer: str) -> dict[str, Any]:
         "note": share.note,
         "train": len(share.train_M),
         "test": len(share.test_M),
+        "held_out": len(share.valid_M),
         "label_map": None if share.label_map_C is None else share.label_map_C.tolist(),
         "features_permuted": share.feature_map_F is not None,
         **held,

@@ -100,6 +100,11 @@ class JobRunner:
             best = None if validation is None else models.BestRound.of(job.round, *validation, self._held_out)
             if best is not None:
                 models.save_best(self._folder, self._card, job.x_n, self._layout, best)
+            elif validation is None and (dropped := models.forget_best(self._folder)) is not None:
+                text = (
+                    f"no examples are held out any more, so the model of round {dropped.round} is not kept as the best"
+                )
+                self._inform("best_model_forgotten", text)
         except OSError as problem:
             self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
         except models.ModelError as problem:

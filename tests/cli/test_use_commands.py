@@ -592,12 +592,17 @@ def test_the_best_model_of_a_peers_file_and_of_its_folder(fedpeer: Fedpeer, tmp_
     score, loss = made.local_task.evaluate(best_n)
     assert (best["round"], best["accuracy"]) == (4, pytest.approx(score))
     assert best["loss"] == pytest.approx(loss, rel=1e-5)
-    last = json.loads(fedpeer("evaluate", str(file), "--json").out)
+    assert json.loads(fedpeer("evaluate", str(file), "--json").out) == best, "the default, where there is one"
+    last = json.loads(fedpeer("evaluate", str(file), "--model", "last", "--json").out)
     assert "round" not in last
     assert last["loss"] == pytest.approx(made.local_task.evaluate(-best_n)[1], rel=1e-5)
-    by_file, by_folder = (fedpeer("predict", str(where), str(data), "--model", "best").out for where in (file, folder))
-    assert by_file == by_folder
-    assert by_file != fedpeer("predict", str(file), str(data)).out
+    by_file, by_folder = (fedpeer("predict", str(where), str(data), "--model", "best") for where in (file, folder))
+    assert by_file.out == by_folder.out
+    assert by_file.err == ""
+    default = fedpeer("predict", str(file), str(data))
+    assert default.out == by_file.out
+    assert "peer1: the model of round 4, the best on examples held out" in " ".join(default.err.split())
+    assert by_file.out != fedpeer("predict", str(file), str(data), "--model", "last").out
 
 
 VALIDATED = """
@@ -647,6 +652,8 @@ def test_a_peer_that_holds_out_no_example_has_no_best_model(fedpeer: Fedpeer, tm
     refused = fedpeer("evaluate", "last", "--method", "fedavg", "--peer", "peer2", "--model", "best")
     assert refused.code == 2
     assert "has no best model of peer2: it holds out no example" in " ".join(refused.err.split())
+    found = fedpeer("evaluate", "last", "--method", "fedavg", "--peer", "peer2")
+    assert (found.code, "the best" in found.out) == (0, False), "by default it is its last one"
 
 
 def test_where_no_best_model_was_kept_the_way_out_is_named(run: Fedpeer) -> None:

@@ -57,6 +57,12 @@ def test_it_fits_and_shows_every_peer(width: int, classes: int, note: str) -> No
     assert "5 peers, 60 training examples each" in "".join(lines)
 
 
+def test_it_says_how_many_are_held_out() -> None:
+    split = _split(5, "").keeping_back(0.1, np.random.default_rng(0))
+    said = " ".join(" ".join(_drawn(_dataset(2), split, 80)).split())
+    assert "5 peers, 54 training examples each 6 more are held out to choose the best round so" in said
+
+
 def test_of_labels_it_counts_the_examples_of_which_each_holds() -> None:
     marks = (np.arange(600)[:, None] % [2, 3, 600] == 0).astype(np.float32)
     labels = dataclasses.replace(_dataset(0), y=marks, task="multi-label", classes=("fever", "cough", "rare"))

@@ -12,6 +12,7 @@ import torch
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
+from fedpeer.config.settings import TABLE_VALIDATION_ROWS
 from fedpeer.data.dataset import DataError, Share
 from fedpeer.data.own.code import imported
 from fedpeer.learning.holdings import dataset_split, held_by, load_dataset, outfit
@@ -30,6 +31,24 @@ def table(folder: Path) -> str:
     path = folder / "ward.csv"
     path.write_text("\n".join(["a,b,outcome", *rows]) + "\n")
     return str(path)
+
+
+def test_a_table_holds_out_a_tenth_where_there_are_enough_rows(tmp_path: Path) -> None:
+    """A simulated peer and a real one; `validation: 0`, and other data, hold out none."""
+    path, data = table(tmp_path), load_dataset(parse_choice("digits"))
+    at_least = TABLE_VALIDATION_ROWS
+    for trained, expected in ((at_least, at_least // 10), (at_least - 1, 0)):
+        ward = {"csv": path, "label": "outcome", "test_fraction": 1 - trained / 120}
+        _, mine = held_by(peer(ward), Federation())
+        assert (len(mine.train_M) + len(mine.valid_M), len(mine.valid_M)) == (trained, expected)
+        simulation = {"dataset": {"csv": {"path": path, "label": "outcome"}}, "peers": 1,
+                      "split": f"iid,test_fraction={1 - trained / 120}"}  # fmt: skip
+        options = Federation.model_validate({"simulation": simulation})
+        split = dataset_split(load_dataset(options.simulation.dataset), options, 0)
+        assert (len(split.shares[0].valid_M), split.validates, split.remarks) == (expected, expected > 0, ())
+        assert not len(held_by(peer({**ward, "validation": 0}), Federation())[1].valid_M)
+    plain = Federation.model_validate({"simulation": {"peers": 2, "split": "iid"}})
+    assert not dataset_split(data, plain, 0).validates
 
 
 @pytest.mark.parametrize("settings", [{}, {"simulation__normalise": "standard"}, {"learning__common_start": False}])

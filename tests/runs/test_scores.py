@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedpeer.runs.scores import read_scores
-from fedpeer.runs.summary import headline, server_score, spoken, summarise
+from fedpeer.runs.scores import best_models, read_scores
+from fedpeer.runs.summary import best_text, headline, server_score, spoken, summarise
 
 
 def row(round: int, own: list[float], server: list[float] | None = None, seed: int = 0, **more: Any) -> dict[str, Any]:
@@ -40,6 +40,29 @@ def test_the_best_round_is_validations_where_there_is_one() -> None:
         pytest.approx(0.6),
     )
     assert (flattered["best"], flattered["best_by"]) == (pytest.approx(0.8), "test")
+
+
+def test_each_peer_has_the_score_of_its_own_best_round() -> None:
+    """A peer that holds out nothing has its last one; a diverged round is never the best."""
+    judged = [([0.7, None], [0.5, None]), ([0.9, None], [0.4, None]), ([0.9, None], [0.3, None]), ([None, None],) * 2]
+    tested = ([0.1, 0.2], [0.3, 0.4], [0.5, 0.6], [0.7, 0.8])
+    rows = [
+        row(number, own, validation_accuracy=valid, validation_loss=loss)
+        for number, (own, (valid, loss)) in enumerate(zip(tested, judged, strict=True), 1)
+    ]
+    found = best_models(rows, "accuracy")
+    assert (found["per_peer"], found["peers"]) == ([0.5, 0.8], 1)
+    other = [each | {"seed": 1, "accuracy": [0.0, 0.0]} for each in rows]
+    assert best_models([*rows, *other], "accuracy")["per_peer"] == [0.25, 0.4], "mean over seeds"
+    errors = [
+        {"method": "local", "seed": 0, "round": n, "error": [e], "validation_error": [v], "validation_loss": [v]}
+        for n, (e, v) in enumerate([(3.0, 2.0), (4.0, 1.0), (5.0, 1.5)], 1)
+    ]
+    assert best_models(errors, "error")["per_peer"] == [4.0]
+    assert best_models([row(1, [0.5, 0.5])], "accuracy") == {}
+    said = best_text({"fedavg": {"accuracy_mean": 0.7, "best_models": found}})
+    assert said is not None
+    assert "(1 of 2 peers hold out any): FedAvg 65.0 %." in said
 
 
 def test_peers_that_hold_out_no_example_have_no_say_in_the_best_round() -> None:

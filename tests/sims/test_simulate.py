@@ -26,6 +26,7 @@ from fedpeer.learning.models import load_model
 from fedpeer.networks.registry import NetworkError
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.history import histories
+from fedpeer.runs.summary import summarise
 from fedpeer.sims import api, record
 from fedpeer.sims.events import MethodDone, MethodStarted, Remark, RoundDone, SimulationEvent, SimulationStarted
 from fedpeer.sims.prepare import prepare_simulation
@@ -263,6 +264,9 @@ def test_the_best_models_are_the_same_if_the_run_was_stopped(tmp_path: Path) -> 
         best = max(rows, key=lambda row: (row["validation_accuracy"][number], -row["validation_loss"][number]))
         assert rounds[peer]["round"] == best["round"]
     assert min(found["round"] for found in rounds.values()) < 8, "for some the best was before the stop"
+    told = summarise(rows)["partial-averaging"]["best_models"]
+    assert told["per_peer"] == [rows[each["round"] - 1]["accuracy"][n] for n, each in enumerate(rounds.values())]
+    assert (told["mean"], told["peers"]) == (pytest.approx(np.mean(told["per_peer"])), len(rounds))
 
 
 @pytest.mark.parametrize("method", ["partial-averaging", "fedavg"])

@@ -92,6 +92,21 @@ def test_the_best_round_is_sought_anew_on_other_examples(tmp_path: Path) -> None
         assert kept().examples == now
 
 
+def test_a_best_model_goes_when_no_examples_are_held_out_any_more(tmp_path: Path) -> None:
+    """Otherwise `predict` would take it for good, as the better one of two that nobody compares."""
+    text, path = "a,b,outcome\n" + rows(160), tmp_path / "ward.csv"
+    with whole(ann(tmp_path, text)) as running:
+        running.line("evaluated")
+        folder = running.inside(lambda: running.process._jobs._folder)
+        assert running.inside(lambda: running.process._jobs._trainer.examples) == 108, "of 120, a tenth is held out"
+        assert best_round(folder / "best.json") is not None
+        put(path, "a,b,outcome\n" + rows(40))
+        assert "no examples are held out any more" in running.line("best_model_forgotten").text
+        running.line("evaluated", since=len(running.lines))
+        assert not list(folder.glob("best.*"))
+        assert (folder / "model.safetensors").exists()
+
+
 @pytest.mark.parametrize(
     ("changed", "said"),
     [
