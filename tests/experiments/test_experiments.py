@@ -110,7 +110,7 @@ class Lab:
             stop.set()
             run.finish({"methods": {}}, "interrupted")
             return
-        validation = options.federation.simulation.validation
+        validation = options.federation.simulation.validation or 0.0
         self.played.append((str(method), str(learning.optimizer), seed, validation))
         self.folds.append(options.federation.simulation.fold)
         scores = self.scores(method.name, str(learning.optimizer))
