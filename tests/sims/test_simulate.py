@@ -93,6 +93,7 @@ def test_metrics_are_those_of_the_models_that_are_kept(tmp_path: Path) -> None:
     assert sum(count for *_, count in described["local"]["reliability"]) == confused.sum()
 
 
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("engine", ["vector", "network", pytest.param("processes", marks=pytest.mark.slow)])
 def test_every_run_counts_the_confusions_of_its_last_models(engine: EngineName, tmp_path: Path) -> None:
     """Right answers are on the diagonal, so each peer's accuracy follows from the matrix. No metric is asked for."""
