@@ -238,7 +238,7 @@ def best_text(methods: Mapping[str, Mapping[str, Any]]) -> str | None:
         if some["peers"] == len(some["per_peer"])
         else f" ({some['peers']} of {len(some['per_peer'])} peers hold out any)"
     )
-    return f"Models of each peer's best round on training examples held out for that{of}: {', '.join(scores)}."
+    return f"Each peer's model of its best round, chosen on training examples held out{of}: {', '.join(scores)}."
 
 
 def linear_text(linear: Mapping[str, Any] | None, measure: Measure) -> str | None:
