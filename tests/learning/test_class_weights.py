@@ -53,6 +53,9 @@ def test_auto_has_none_where_they_are_not_taken_or_have_no_effect() -> None:
     rule, numbers = learning("auto"), np.array([0.5, 2.0])
     for name in ("mean-squared-error", "multi-label", "next-token"):
         assert class_weight_of(rule, LOSSES[name], (), numbers) is None
+    two = class_weight_of(rule, LOSSES["binary"], CLASSES[:2], Y)
+    assert two is not None
+    assert two.tolist() == pytest.approx([4 / (2 * 3), 4 / 2])
     own = replace(LOSSES["cross-entropy"], name="python:mine:loss")
     assert class_weight_of(rule, own, CLASSES, Y) is None
     single = rule.model_copy(update={"batch_size": 1})
