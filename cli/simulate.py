@@ -70,7 +70,12 @@ def simulate_command(
         _opt("Loss; default cross-entropy, or mean-squared-error for numbers.", LEARN, "NAME", completion_of("loss")),
     ] = None,
     class_weights: Annotated[
-        str | None, _opt("Weight of each class in the loss: none, balanced, or ham=1,spam=5.", LEARN, "RULE")
+        str | None,
+        _opt(
+            "Weight of each class in the loss: none, balanced, auto (own tables have it), or ham=1,spam=5.",
+            LEARN,
+            "RULE",
+        ),
     ] = None,
     metrics: Annotated[
         str | None,
