@@ -42,17 +42,33 @@ class Examples:
     x_NF      (N, *F) inputs; never copied
     index_M   (M,) int64 rows of x_NF
     y_M       (M,) or (M, outputs) targets as the peer sees them
+    weight_M  (M,) weight of each example in scores; None (default): equal weights
     """
 
     x_NF: Tensor
     index_M: Tensor
     y_M: Tensor
+    weight_M: Tensor | None = None
 
     def __len__(self) -> int:
         return len(self.index_M)
 
+    def weights(self) -> Tensor:
+        """Return the weight of each example in scores, (M,)."""
+        return torch.ones(len(self), device=self.x_NF.device) if self.weight_M is None else self.weight_M
+
+    @property
+    def total_weight(self) -> float:
+        """Sum of the weights."""
+        return len(self) if self.weight_M is None else float(self.weight_M.sum())
+
+    def weighted(self, class_weight_C: Tensor | None) -> Examples:
+        """Return the same examples, each with the weight of its class, (C,); None: with equal weights."""
+        return self if class_weight_C is None else replace(self, weight_M=class_weight_C[self.y_M])
+
     def between(self, first: int, last: int) -> Examples:
-        return Examples(self.x_NF, self.index_M[first:last], self.y_M[first:last])
+        weight_M = None if self.weight_M is None else self.weight_M[first:last]
+        return Examples(self.x_NF, self.index_M[first:last], self.y_M[first:last], weight_M)
 
     def inputs(self) -> Tensor:
         """Return the inputs, (M, *F)."""

@@ -153,11 +153,12 @@ class LocalTask:
             return Examples(x_NF, torch.from_numpy(index_M).to(device), torch.from_numpy(y_M).to(device))
 
         train_part, test_part = part(held.train_M, held.train_y), part(held.test_M, held.test_y)
-        valid_part = part(held.valid_M, held.valid_y)
         view = batch_view(held, assembly.shape)
         learning = assembly.federation.learning
         batch, steps = budget(learning, len(train_part))
         weight = class_weight_of(learning, assembly.criterion, classes, held.train_y)
+        weight = None if weight is None else weight.to(device)
+        valid_part = part(held.valid_M, held.valid_y).weighted(weight)
         module = trainable_copy(assembly.module, device)
         check_step(module, train_part.between(0, batch).inputs())
         loss, optimizer = assembly.criterion, assembly.optimizer
@@ -184,7 +185,7 @@ class LocalTask:
             stepper=build_stepper(way, module, assembly.layout, loss, optimizer),
             batch=batch,
             steps=steps,
-            class_weight=None if weight is None else weight.to(device),
+            class_weight=weight,
         )
 
     @property

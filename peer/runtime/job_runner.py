@@ -60,7 +60,8 @@ class JobRunner:
         """Train on these data from now on."""
         self._outfit, self._trainer = outfit, trainer
         held_out = outfit.local_task.valid_part
-        self._held_out = digest_of({"x": held_out.inputs(), "y": held_out.y_M}) if len(held_out) else ""
+        weighted = {} if held_out.weight_M is None else {"weight": held_out.weight_M}
+        self._held_out = digest_of({"x": held_out.inputs(), "y": held_out.y_M, **weighted}) if len(held_out) else ""
         self._tested = outfit.held.tested(outfit.dataset) if self._metrics else None
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {self._prepared.file.id: outfit.held})
 

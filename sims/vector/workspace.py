@@ -381,8 +381,11 @@ class Workspace:
         return Examples(self.x_NF, part.index_T[span], part.y_T[span])
 
     def scored(self, peer: int, *, validation: bool) -> Examples:
-        """Return the examples on which one peer is scored."""
-        return self.examples(self.valid if validation else self.test, peer)
+        """Return the examples on which one peer is scored: those for validation with the weights of their classes."""
+        if not validation:
+            return self.examples(self.test, peer)
+        weight_PC = self.class_weight_PC
+        return self.examples(self.valid, peer).weighted(None if weight_PC is None else weight_PC[peer])
 
     def batches(self, peers: Sequence[int], orders: NDArray[np.int64]) -> Batches:
         """Return the batches of a block of peers.

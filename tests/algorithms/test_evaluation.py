@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 from fedpeer.algorithms import evaluation
 from fedpeer.algorithms.batches import BatchView, Examples
 from fedpeer.algorithms.evaluation import evaluate, evaluate_block
-from fedpeer.algorithms.losses import LOSSES
+from fedpeer.algorithms.losses import LOSSES, predicted
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.steppers import build_stepper
 from fedpeer.slicing.flat import FlatLayout
@@ -38,6 +40,35 @@ def test_a_block_has_the_scores_of_its_peers(loss: str, seen: bool, monkeypatch:
     for number, (x_n, part, scale) in enumerate(zip(x_Bn, parts, scales, strict=True)):
         alone = evaluate(stepper, criterion, x_n, part, view and view.of(number), scale)
         assert found[number] == pytest.approx(alone, rel=1e-5)
+
+
+@pytest.mark.parametrize("loss", ["cross-entropy", "binary"])
+def test_examples_count_by_the_weights_of_their_classes(loss: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside means made by hand; a peer whose examples weigh nothing has no scores."""
+    monkeypatch.setattr(evaluation, "BLOCK_EVALUATED_AT_ONCE", 12)
+    monkeypatch.setattr(evaluation, "EVALUATED_AT_ONCE", 8)
+    torch.manual_seed(0)
+    criterion, outputs = LOSSES[loss], 3 if loss == "cross-entropy" else 1
+    classes = max(outputs, 2)
+    module = nn.Sequential(nn.Linear(6, 5), nn.Sigmoid(), nn.Linear(5, outputs))
+    layout, optimizer = FlatLayout.of(module), OptimizerChoice("SGD", {"lr": 0.1})
+    stepper = build_stepper("stack", module, layout, criterion, optimizer)
+    x_NF, x_Bn, weight_C = torch.randn(50, 6), torch.randn(3, layout.n), torch.tensor([0.0, 4.0, 0.5])[:classes]
+    y = [torch.randint(classes, (7,)), torch.tensor([0]), torch.randint(classes, (30,))]
+    parts = [Examples(x_NF, torch.randint(50, (len(y_M),)), y_M).weighted(weight_C) for y_M in y]
+    assert evaluate_block(stepper, criterion, x_Bn, parts, None, (1.0,) * 3)[1] == pytest.approx(
+        (nan, nan), nan_ok=True
+    )
+    for number, (x_n, part) in enumerate(zip(x_Bn, parts, strict=True)):
+        logits_MC = stepper.logits(x_n[None], part.inputs()[None])[0]
+        right_M = predicted(logits_MC) == part.y_M
+        loss_M = torch.stack([criterion.value(z[None], y[None]) for z, y in zip(logits_MC, part.y_M, strict=True)])
+        weight_M = weight_C[part.y_M]
+        by_hand = tuple(float((each_M * weight_M).sum() / weight_M.sum()) for each_M in (right_M, loss_M))
+        alone = evaluate(stepper, criterion, x_n, part, None, 1.0)
+        assert alone == pytest.approx(by_hand, rel=1e-5, nan_ok=True)
+        block = evaluate_block(stepper, criterion, x_Bn, parts, None, (1.0,) * 3)[number]
+        assert block == pytest.approx(alone, rel=1e-5, nan_ok=True)
 
 
 class Writer(nn.Module):

@@ -96,6 +96,28 @@ def test_each_peer_balances_its_own_examples(tmp_path: Path, rule: str) -> None:
     assert sorted(own.class_weight.tolist()) == [1.0, 3.0]
 
 
+def test_the_best_round_is_chosen_with_the_weights_and_the_test_part_has_none() -> None:
+    """Otherwise the best round could be one that overlooks a rare class: nearly all others would be right."""
+    made = world(
+        federation(
+            learning__class_weights="balanced",
+            learning__batch_size=8,
+            simulation__split="dirichlet:0.3",
+            simulation__validation=0.3,
+        )
+    )
+    space = workspace_of(made, plan_of(made, parse_choice("local")), "cpu")()
+    assert space.class_weight_PC is not None
+    for number, local_task in enumerate(local_tasks(made).values()):
+        held_out = space.scored(number, validation=True)
+        assert held_out.weight_M is not None
+        assert torch.equal(held_out.weight_M, space.class_weight_PC[number][held_out.y_M])
+        assert space.scored(number, validation=False).weight_M is None
+        assert local_task.valid_part.weight_M is not None
+        assert torch.equal(local_task.valid_part.weight_M, held_out.weight_M)
+        assert local_task.test_part.weight_M is None
+
+
 def test_tables_balance_their_classes_and_show_it(tmp_path: Path) -> None:
     """A table of numbers has no classes, so nothing is refused there."""
     lines = [f"{n % 7},{n % 3},{'ill' if n % 5 == 0 else 'well'},{n % 11}" for n in range(120)]
