@@ -1,15 +1,20 @@
 """`python -m benchmarks.tables [--quick]`: compare settings of network and training on tables, with linear models.
 
 Real tables from scikit-learn are written as CSV files and divided among peers: as hospitals differ (`clinic`: each sees
-another range of one measurement), or at random. Each row of the result is a choice of network, optimizer and batches;
-its columns are the mean scores of local training and of partial averaging, over seeds, less the score of each peer's
-own linear model (accuracy in points; for numbers, the error in percent of the linear model's error).
+another range of one measurement), by field (`mines`, which needs the data set `landmine`), or at random. Each row of
+the result is a choice of settings. Its columns are:
+
+- a method: its mean score over seeds, less the score of each peer's own linear model (accuracy in points; for numbers,
+  the error in percent of the linear model's error);
+- best round: the same for the models that partial averaging keeps, where examples are held out;
+- balanced: the balanced accuracy of the last models of partial averaging, as it is.
 """
 
 from __future__ import annotations
 
 import argparse
 import csv
+import math
 import os
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -22,7 +27,12 @@ from rich.console import Console
 from rich.table import Table
 from sklearn import datasets
 
+from fedpeer.config.choice import parse_choice
+from fedpeer.learning.holdings import load_dataset
+
 METHODS = ("local", "partial-averaging", "full-averaging")
+#: Tables of numbers, without classes.
+NUMBERS = ("diabetes",)
 
 #: Settings by the name of their row; {} means the defaults.
 CHOICES: Mapping[str, Mapping[str, Any]] = {
@@ -33,6 +43,7 @@ CHOICES: Mapping[str, Mapping[str, Any]] = {
     "the default": {},
     "no weights of classes": {"learning": {"class_weights": "none"}},
     "nothing held out": {"simulation": {"validation": 0.0}},
+    "a tenth held out": {"simulation": {"validation": 0.1}},
     "Adam 0.001": {"learning": {"optimizer": "adam,lr=0.001"}},
     "Adam 0.01": {"learning": {"optimizer": "adam,lr=0.01"}},
     "SGD with momentum": {"learning": {"optimizer": "sgd,lr=0.02,momentum=0.9"}},
@@ -85,6 +96,14 @@ def skewed_digits(folder: Path) -> dict[str, Any]:
     return {"dataset": _written(folder, "digits", found.data, named), "peers": 16, "split": split}
 
 
+def mines(folder: Path) -> dict[str, Any]:
+    """Take mines and clutter in 29 fields, some 380 training rows each, of which 6 % are mines."""
+    found = load_dataset(parse_choice("landmine"))
+    assert found.user_N is not None, "a field for each row"
+    named, field = [found.classes[y] for y in found.y], [f"field{user:02}" for user in found.user_N]
+    return {"dataset": _written(folder, "mines", found.x, named, field)}
+
+
 def diabetes(folder: Path) -> dict[str, Any]:
     """Divide diabetes patients, whose progression is a number, at random among four peers, 55 training rows each."""
     found = datasets.load_diabetes(scaled=False)
@@ -97,6 +116,7 @@ TABLES: Mapping[str, Callable[[Path], dict[str, Any]]] = {
     "two sites": two_sites,
     "wines": wines,
     "digits": skewed_digits,
+    "mines": mines,
     "diabetes": diabetes,
 }
 
@@ -110,10 +130,17 @@ def measured(job: tuple[str, str, int, str]) -> dict[str, float]:
     torch.set_num_threads(1)
     table, choice, seed, folder = job
     chosen = CHOICES[choice]
-    settings = {**chosen, "simulation": {**TABLES[table](Path(folder)), **chosen.get("simulation", {})}}
+    simulation = {**TABLES[table](Path(folder)), **chosen.get("simulation", {})}
+    settings = {**chosen, "simulation": simulation | ({} if table in NUMBERS else {"metrics": ["balanced-accuracy"]})}
     with tempfile.TemporaryDirectory() as out:
         found = fedpeer.simulate(federation=settings, methods=METHODS, seeds=[seed], workers=1, device="cpu", out=out)
-        return {**{method: found.score(method) for method in METHODS}, "linear": found.summary["linear"]["mean"]}
+        result = found.summary["methods"]["partial-averaging"]
+        return {
+            **{method: found.score(method) for method in METHODS},
+            "best round": result.get("best_models", {}).get("mean", math.nan),
+            "balanced": math.nan if table in NUMBERS else result["metrics"]["balanced-accuracy"]["mean"],
+            "linear": found.summary["linear"]["mean"],
+        }
 
 
 def main() -> None:
@@ -139,21 +166,22 @@ def main() -> None:
 def _shown(
     table: str, choices: Sequence[str], seeds: Sequence[int], found: Mapping[tuple[str, str, int], Mapping[str, float]]
 ) -> Table:
-    error = table == "diabetes"
+    error = table in NUMBERS
     linear_S = np.array([found[table, choices[0], seed]["linear"] for seed in seeds])
     told = f"{linear_S.mean():.4g}" if error else f"{100 * linear_S.mean():.1f} %"
     shown = Table(title=f"{table}: beside a linear model of each peer's own ({told})", title_justify="left")
     shown.add_column("settings")
-    for method in METHODS:
-        shown.add_column(method, justify="right")
+    for column in (*METHODS, "best round", "balanced"):
+        shown.add_column(column, justify="right")
     for choice in choices:
         cells = []
-        for method in METHODS:
-            score_S = np.array([found[table, choice, seed][method] for seed in seeds])
+        for column in (*METHODS, "best round"):
+            score_S = np.array([found[table, choice, seed][column] for seed in seeds])
             beside_S = 100 * (score_S / linear_S - 1) if error else 100 * (score_S - linear_S)
             spread = f" ± {beside_S.std(ddof=1) / len(seeds) ** 0.5:.1f}" if len(seeds) > 1 else ""
-            cells.append(f"{beside_S.mean():+.1f}{spread}" + " %" * error)
-        shown.add_row(choice, *cells)
+            cells.append("–" if np.isnan(score_S).any() else f"{beside_S.mean():+.1f}{spread}" + " %" * error)
+        balanced = np.mean([found[table, choice, seed]["balanced"] for seed in seeds])
+        shown.add_row(choice, *cells, "–" if error else f"{100 * balanced:.1f} %")
     return shown
 
 

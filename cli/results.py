@@ -14,8 +14,10 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpeer.runs.summary import (
+    best_text,
     count_text,
     headline,
+    linear_text,
     measure_of,
     metric_names,
     metric_text,
@@ -38,6 +40,21 @@ class Prose:
 
     def __rich_measure__(self, console: Console, options: ConsoleOptions) -> Measurement:
         return Measurement.get(console, options, Text(self.text))
+
+
+def print_results(console: Console, summary: Mapping[str, Any]) -> None:
+    """Print tables and sentences of a summary, the object that `--json` prints; nothing if nothing was measured."""
+    methods = summary["methods"]
+    if not methods:
+        return
+    console.print(result_table(summary))
+    if further := metric_table(summary):
+        console.print(further)
+    for sentence in (worth(summary), best_text(methods), linear_text(summary.get("linear"), measure_of(methods))):
+        if sentence:
+            console.print(Prose(sentence))
+    if promise := private(summary):
+        console.print(promise, highlight=False, markup=False)
 
 
 def result_table(summary: Mapping[str, Any]) -> Table:

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING, Any
 from rich.console import Console
 
 from fedpeer.cli.files import runs_folder
-from fedpeer.cli.results import Prose, metric_table, private, result_table, worth
+from fedpeer.cli.results import print_results
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.runs.folder import RunFolder
-from fedpeer.runs.summary import best_text, linear_text, measure_of
 from fedpeer.sims.progress import progress_display
 from fedpeer.sims.request import SimulationRequest
 
@@ -100,16 +99,6 @@ def stopping(stop: threading.Event, console: Console) -> Iterator[None]:
 
 def _print_results(summary: dict[str, Any]) -> None:
     console = Console()
-    if summary["methods"]:
-        console.print(result_table(summary))
-        if further := metric_table(summary):
-            console.print(further)
-        console.print(Prose(worth(summary)))
-        if chosen := best_text(summary["methods"]):
-            console.print(Prose(chosen))
-        if baseline := linear_text(summary.get("linear"), measure_of(summary["methods"])):
-            console.print(Prose(baseline))
-        if promise := private(summary):
-            console.print(promise, highlight=False, markup=False)
+    print_results(console, summary)
     if summary.get("report"):
         console.print(f"Report: {summary['report']}", highlight=False, markup=False, soft_wrap=True)

@@ -60,9 +60,9 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
     """Show one run: its command, its results, and where its files are."""
     from rich.console import Console
 
-    from fedpeer.cli.results import Prose, private, result_table, worth
+    from fedpeer.cli.results import print_results
     from fedpeer.runs.folder import RunFolder
-    from fedpeer.runs.summary import best_text, linear_text, measure_of, summarise
+    from fedpeer.runs.summary import summarise
 
     folder = RunFolder.open(runs_folder(out), run)
     settings: dict[str, Any] = folder.read("settings") or {}
@@ -71,15 +71,7 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
     if "command" in settings:
         console.print(f"$ {settings['command']}", highlight=False, markup=False, soft_wrap=True)
     summary = folder.read("summary") or {"methods": summarise(folder.rows()), "seeds": settings.get("seeds", [0])}
-    if summary["methods"]:
-        console.print(result_table(summary))
-        console.print(Prose(worth(summary)))
-        if chosen := best_text(summary["methods"]):
-            console.print(Prose(chosen))
-        if baseline := linear_text(summary.get("linear"), measure_of(summary["methods"])):
-            console.print(Prose(baseline))
-        if promise := private(summary):
-            console.print(promise, highlight=False, markup=False)
+    print_results(console, summary)
     console.print(f"Folder: {folder.path}", highlight=False, markup=False, soft_wrap=True)
     if (folder.path / "report.html").exists():
         console.print(f"Report: {folder.path / 'report.html'}", highlight=False, markup=False, soft_wrap=True)

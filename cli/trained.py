@@ -141,18 +141,18 @@ def _of_run(named: Named) -> TrainedModels:
     if named.best and not best.is_file():
         way_out = "simulate again with simulation: {validation: 0.1} in the federation file"
         raise _no_best(f"run {run.id} has no best models, since no examples were held out for validation; {way_out}")
-    peer = _peer_of(run, named.peer)
-    model = load_model(tensors, tensors.with_suffix(".json"), peer, _leave(named.allow_python))
-    chosen = None
+    peer, rounds = _peer_of(run, named.peer), dict[str, Any]()
     if named.best is not False and best.is_file():
         rounds = read_json(best.with_name(f"{best.stem}-rounds.json"))
-        if model.peer in rounds:
-            model = load_model(best, best.with_suffix(".json"), peer, _leave(named.allow_python))
-            chosen = BestRound(**rounds[model.peer])
-        elif named.best:
-            some = ", ".join(list(rounds)[:8]) + (" ..." if len(rounds) > 8 else "")
-            why = "it holds out no example for validation, or no round has a score on them"
-            raise _no_best(f"run {run.id} has no best model of {model.peer}: {why}; there are those of {some}")
+    # Of several peers one must be named, so without a name there is one.
+    of_peer = next(iter(rounds.values()), None) if peer is None else rounds.get(peer)
+    chosen = None if of_peer is None else BestRound(**of_peer)
+    taken = tensors if chosen is None else best
+    model = load_model(taken, taken.with_suffix(".json"), peer, _leave(named.allow_python))
+    if named.best and chosen is None:
+        some = ", ".join(list(rounds)[:8]) + (" ..." if len(rounds) > 8 else "")
+        why = "it holds out no example for validation, or no round has a score on them"
+        raise _no_best(f"run {run.id} has no best model of {model.peer}: {why}; there are those of {some}")
     if {"data", "network"} & set(settings.get("objects") or ()):
         return TrainedModels(model=model, own_test_part=lambda: _nowhere(run.id), best=chosen)
     federation = Federation.stored({name: settings[name] for name in Federation.model_fields})

@@ -78,7 +78,7 @@ def algorithm_of(
         raise AlgorithmError(f"{choice.name} does not average updates; write learning.aggregation: mean")
     if algorithm.common_start and not learning.common_start:
         raise AlgorithmError(f"{choice.name} needs the same start for all clients; write learning.common_start: true")
-    if algorithm.own_loss and learning.class_weights not in ("none", "auto"):
+    if algorithm.own_loss and learning.demands_class_weights:
         raise AlgorithmError(
             f"{choice} trains by a loss of its own, without weights of classes; write learning.class_weights: none"
         )

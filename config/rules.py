@@ -598,8 +598,8 @@ def _dividing(options: Combination, condition: object, **words: object) -> list[
 
 
 def _weighing(options: Combination, condition: object, **words: object) -> list[_Broken]:
-    """Return the case of a rule that is broken if classes have to have weights and the condition holds."""
-    return _when(options.learning.class_weights not in ("none", "auto") and condition, **words)
+    """Return the case of a rule that is broken if classes must have weights and the condition holds."""
+    return _when(options.learning.demands_class_weights and condition, **words)
 
 
 def _with_own_loss(options: Combination) -> list[Choice]:

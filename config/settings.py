@@ -370,6 +370,11 @@ class LearningSettings(Strict):
         """True if parameters of the network are frozen, or layers have adapters."""
         return bool(self.frozen) or self.lora is not None
 
+    @property
+    def demands_class_weights(self) -> bool:
+        """True if classes must have weights, so that what cannot take any is refused; `auto` leaves them out there."""
+        return self.class_weights not in ("none", "auto")
+
     def evaluated(self, round: int) -> bool:
         """Return whether models are scored after this round (1, 2, ...)."""
         return round % self.evaluate_every == 0 or round > self.rounds - self.evaluate_last

@@ -284,7 +284,7 @@ def _wanted_loss(learning: LearningSettings, shape: DataShape, load: Loader) -> 
     if LOSSES[loss].task != shape.task:
         fitting = ", ".join(name for name, each in LOSSES.items() if each.task == shape.task)
         raise ChoiceError(f"learning.loss = {loss} does not fit {shape.name}, a {shape.task} task; choose {fitting}")
-    if learning.class_weights not in ("none", "auto") and shape.task != "classification":
+    if learning.demands_class_weights and shape.task != "classification":
         raise ChoiceError(
             f"learning.class_weights: {shape.name} is a {shape.task} task, which has no classes; leave it out"
         )

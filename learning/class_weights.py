@@ -24,9 +24,8 @@ def weighs_classes(learning: LearningSettings, criterion: Loss) -> bool:
     Args:
         criterion: the loss by which the network is trained.
     """
-    if learning.class_weights != "auto":
-        return learning.class_weights != "none"
-    return criterion.name in _WEIGHTED and learning.batch_size > 1
+    auto = learning.class_weights == "auto" and criterion.name in _WEIGHTED and learning.batch_size > 1
+    return auto or learning.demands_class_weights
 
 
 def class_weight_of(

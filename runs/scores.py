@@ -79,7 +79,8 @@ def best_models(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str
     per_peer   one number per peer
     peers      number of peers with validation examples
 
-    The best round has the best validation score; of equal ones that of smaller loss, and then the first.
+    The best round has the best validation score; of equal ones that of smaller loss, and then the first
+    (`learning.models.BestRound`, by which the models themselves are kept).
     """
     by_seed: dict[int, list[Mapping[str, Any]]] = {}
     for row in rows:

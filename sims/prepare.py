@@ -68,8 +68,8 @@ def prepare_simulation(
     check_installed([each.name for each in request.federation.simulation.tracking], words.name("simulation.tracking"))
     form_of(request.federation.gossip.wire)
     device = "cpu" if request.engine in ("network", "ray") else device_of(request.device)
-    if request.engine in ("network", "processes"):  # they have no validation examples, so also none by default
-        request = replace(request, federation=_without_validation(request.federation))
+    if request.engine in ("network", "processes"):  # what they cannot validate is not held out by default either
+        request = replace(request, federation=_holding_out_nothing(request.federation))
     found = dataset or load_dataset(request.federation.simulation.dataset)
     worlds = {seed: build_world(request.federation, found, seed, module, code or {}) for seed in request.seeds}
     first = worlds[request.seeds[0]]
@@ -101,8 +101,12 @@ def prepare_simulation(
     )
 
 
-def _without_validation(federation: FederationSettings) -> FederationSettings:
-    return federation.model_copy(update={"simulation": federation.simulation.model_copy(update={"validation": 0.0})})
+def _holding_out_nothing(federation: FederationSettings) -> FederationSettings:
+    """Return the federation with no default of `validation`; what the user chose is checked elsewhere, and stays."""
+    simulation = federation.simulation
+    if simulation.validation is not None:
+        return federation
+    return federation.model_copy(update={"simulation": simulation.model_copy(update={"validation": 0.0})})
 
 
 def _try_method(world: World, job: Job, method: Choice, plan: Plan) -> KeptFiles:
