@@ -46,6 +46,8 @@ class Choice:
 
 #: A piece of a choice's text: up to the next comma outside double quotes, which may begin a value or an item of one.
 _PIECE = re.compile(r'(?:[:=+]\s*"(?:[^"]|"")*"|[^,])*')
+#: The beginning of a setting that is given by name.
+_NAMED = re.compile(r"\s*([\w-]+)\s*=")
 _IN_QUOTES = re.compile(r'"(?:[^"]|"")*"')
 #: An item of `a+b`, which may be in double quotes.
 _ITEM = re.compile(r'\s*"(?:[^"]|"")*"\s*(?=\+|$)|[^+]*')
@@ -208,7 +210,10 @@ def bind_settings(choice: Choice, function: Callable[..., Any]) -> dict[str, Any
     if choice.value is not None:
         if not keywords:
             raise ChoiceError(f'"{choice.name}" takes no value, but "{choice}" has one')
-        first = next(iter(keywords))
+        first, named = next(iter(keywords)), _NAMED.match(str(choice.value))
+        if named and named[1] in keywords:
+            way_out = f"write {str(choice).replace(':', ',', 1)}"
+            raise ChoiceError(f'"{choice}" has a colon before a setting that has a name; {way_out}')
         if first in given:
             raise ChoiceError(f'"{choice}" sets {first} twice, after the colon and by name')
         given[first] = choice.value

@@ -180,6 +180,7 @@ def test_settings_are_converted_by_the_functions_annotations(data: object, bound
         ("x,degre=4", ['"degre"', 'did you mean "degree"?']),
         ("x,zzz=4", ['"zzz"', "known: degree"]),
         ("x:4,degree=4", ["degree twice"]),
+        ("x:rate=0.1,degree=4", ["colon before a setting that has a name", "write x,rate=0.1,degree=4"]),
     ],
 )
 def test_a_setting_that_cannot_be_taken_names_itself_and_the_way_out(data: object, words: list[str]) -> None:
