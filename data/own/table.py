@@ -376,7 +376,8 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
 
 
 def _assembled(features: list[str], columns: _Columns, wanted: WantedColumns, mistakes: FileMistakes) -> Dataset:
-    if not columns.rows and not mistakes:
+    if not columns.rows:
+        mistakes.stop_if_any()
         raise mistakes.stop("", "there are column names but no rows")
     y, task, names = _label_targets(columns, wanted, mistakes)
     user_N, user_names = users(columns.users, columns.rows, wanted.user, mistakes) if wanted.user else (None, ())

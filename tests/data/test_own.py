@@ -181,6 +181,7 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ("a,outcome\n1,x\n2,\n", {}, ["row 3, column outcome", "the label is missing"]),
         ("a,outcome\n1,x\n2,x\n", {}, ["column outcome", 'of the class "x"']),
         ("a,outcome\n1,x\n2,3,y\n4,z\n", {}, ["row 3: it has 3 cells, but the first line names 2"]),
+        ("a,outcome\n1,x,\n2,y,\n", {}, ["row 2: it has 3 cells, but the first line names 2 (and 1 more like it)"]),
         ("a,b,a,outcome\n1,2,3,x\n", {}, ['row 1: columns 1, 3 are all called "a"']),
         ("a;outcome\n1;x\n", {}, ['try delimiter=";"']),
         ('a,outcome\n1,x\n"2,5",y\n', {}, ['row 3, column a: "2,5" has a decimal comma; write 2.5']),
