@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv as csv_format
 import struct
 import sys
 import zipfile
@@ -18,11 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedpeer.config.choice import bind_settings, call_choice, lookup, parse_choice
+from fedpeer.config.choice import ChoiceError, bind_settings, call_choice, lookup, parse_choice
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN, csv, images, npz, parquet, python_arrays
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.data.own.images import read_images
+from fedpeer.data.own.inputs import read_inputs
 from fedpeer.data.own.mistakes import SHOWN_MAX
 from fedpeer.data.splits import SPLITS
 
@@ -68,6 +70,20 @@ def test_it_is_a_choice_like_any_data_set(table: Callable[[str | bytes], str]) -
     choice = parse_choice(f"csv:{table(GOOD)},label=outcome,drop=ward+age")
     read = lookup(choice, OWN, "kind of file")
     assert read(**bind_settings(choice, read)).feature_names == ("weight",)
+
+
+def test_patterns_to_complete_are_no_task_of_a_table() -> None:
+    with pytest.raises(ChoiceError, match="task = completion: allowed are classification, multi-label, regression"):
+        bind_settings(parse_choice("csv:wards.csv,label=outcome,task=completion"), csv)
+
+
+def test_a_cell_may_be_as_long_as_a_book(table: Callable[[str | bytes], str]) -> None:
+    limit = csv_format.field_size_limit()
+    path = table(f"age,book,outcome\n61,{'x' * (limit + 1)},sick\n45,y,well\n")
+    assert csv(path=path, label="outcome", drop=("book",)).x.tolist() == [[61], [45]]
+    with open(path) as file:
+        assert read_inputs(file, path, ("age",), (1,)).tolist() == [[61], [45]]
+    assert csv_format.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("mark", [";", "tab"])
