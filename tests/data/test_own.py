@@ -470,6 +470,7 @@ X = np.zeros((3, 2))
         ({"x": X, "y": np.eye(3)}, {"task": "multi-label", "classes": ("a", "b")}, "there are 2 names, and 3 labels"),
         ({"x": [["a", "b"]] * 3, "y": [0, 1, 0]}, {}, "x: it holds <U1, not numbers; encode it"),
         ({"x": X, "y": [0, 1, 0]}, {"kind": "tokens"}, "tokens are whole numbers"),
+        ({"x": X, "y": [0, 1, 0]}, {"task": "completion"}, "task=completion: x and y have classes, labels or numbers"),
     ],
 )
 def test_each_mistake_of_an_npz_is_named(
@@ -494,6 +495,9 @@ WHOLE = Dataset(
     input_kind="features",
     classes=("ill", "well"),
 )
+
+
+NEXT: dict[str, Any] = {"task": "next-token", "classes": (), "input_kind": "tokens", "x": np.zeros((4, 3), np.int64)}
 
 
 @pytest.mark.parametrize(
@@ -539,6 +543,16 @@ WHOLE = Dataset(
         ({"user_N": np.array(["a", "b", "a", "b"])}, "number them: user_names, user_N = numpy.unique(user_N, return"),
         ({"x": np.array([[np.nan, 0, 0]] + [[0] * 3] * 3, np.float32)}, "nan is not a finite number in float32; clean"),
         ({"feature_names": ("age",)}, "feature_names: there are 1, but x has 3 features; name each"),
+        ({"input_kind": "tokens", "x": np.full((4, 3), -2)}, "x: it holds -2; numbers of tokens are 0 or more"),
+        (
+            {"input_kind": "tokens", "x": np.full((4, 3), 7), "vocabulary": 7},
+            "x: it holds token 7, but the vocabulary is 7; set it to 8 or more",
+        ),
+        (
+            {**NEXT, "y": np.zeros(4, np.int64)},
+            "y: it holds int64 (4,); next tokens are int64 in the shape of x, (4, 3)",
+        ),
+        ({**NEXT, "y": np.full((4, 3), -2)}, "y: it holds -2; numbers of tokens are -1 or more"),
     ],
     ids=str,
 )
@@ -556,6 +570,22 @@ def test_a_data_set_that_fits_is_taken_as_it_is() -> None:
     labels = replace(WHOLE, y=np.eye(4, 2, dtype=np.float32), task="multi-label")
     for each in (WHOLE, images, sequences, tokens, numbers, labels):
         assert of_objects(each) is each
+
+
+def test_settings_beside_a_data_set_count_or_are_refused(tmp_path: Path) -> None:
+    found = of_objects(WHOLE, classes=("well", "ill", "dead"), test_fraction=0.5)
+    assert [found.classes[number] for number in found.y] == ["ill", "well", "ill", "well"]
+    assert found.classes == ("well", "ill", "dead")
+    assert found.test_N is not None
+    assert found.test_N.sum() == 2
+    with pytest.raises(DataError, match=r"(?s)task=regression: the Dataset says .*kind=image: .*\"well\", a class"):
+        of_objects(WHOLE, task="regression", kind="image", classes=("ill", "dead"))
+
+
+def test_a_test_part_may_be_a_column_and_is_replaced_by_a_fraction(tmp_path: Path) -> None:
+    path = _npz(tmp_path, x=np.zeros((8, 2)), y=np.arange(8) % 2, test=(np.arange(8) > 6)[:, None])
+    assert npz(path=path).test_N.tolist() == [False] * 7 + [True]  # type: ignore[union-attr]
+    assert npz(path=path, test_fraction=0.5).test_N.sum() == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, np.int64])
