@@ -15,7 +15,9 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class Normaliser:
-    """The transformation `(x - shift) / scale`, feature by feature; an image has one feature per channel.
+    """The transformation `(x - shift) / scale`, feature by feature.
+
+    An image has one feature per channel, and a sequence those of each of its places.
 
     shift_F, scale_F   broadcast against an example; scale is never 0
     """
@@ -61,8 +63,8 @@ NORMALISERS: dict[str, Callable[[NDArray[np.generic]], Normaliser]] = {
 
 
 def _all_but_features(values: NDArray[np.float64]) -> tuple[int, ...]:
-    """Return the axes to average over: examples, and the pixels of an image (N, C, H, W)."""
-    return (0, *range(2, values.ndim))
+    """Return the axes to average over: examples, and the places of a sequence (N, T, F) or the pixels (N, C, H, W)."""
+    return (0, 1) if values.ndim == 3 else (0, *range(2, values.ndim))
 
 
 def _normaliser(shift: NDArray[np.float64], spread: NDArray[np.float64]) -> Normaliser:

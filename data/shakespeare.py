@@ -13,6 +13,7 @@ import io
 import itertools
 import re
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -97,11 +98,13 @@ def shakespeare(
     for name, limit in (("users", users), ("samples", samples)):
         if limit is not None and limit < 1:
             raise DataError(f"shakespeare: {name} = {limit}: write 1 or more, or none for all")
+    sizes, parts = Counter[str](), list[tuple[str, bool, NDArray[np.int64], NDArray[np.int64]]]()
     if form == "leaf":
         folder = store.fetch(_LEAF, _LEAF.files[0])
         with store.reading(folder):
-            parts = [(each.name, each.test, *_from_leaf(each.x, each.y, samples)) for each in read_folder(folder)]
-        sizes = {name: sum(len(y) for other, _, _, y in parts if other == name) for name in {p[0] for p in parts}}
+            for role in read_folder(folder):
+                sizes[role.name] += len(role.y)
+                parts.append((role.name, role.test, *_from_leaf(role.x, role.y, samples)))
         kept = set(_largest(sizes, users))
         parts = [part for part in parts if part[0] in kept]
     else:
@@ -110,7 +113,7 @@ def shakespeare(
             speeches = roles(_text(path), plays)
         if not speeches:
             raise store.damaged(path, "it has no speaking role")
-        sizes = {name: len(speech) for name, speech in speeches.items()}
+        sizes.update({name: len(speech) for name, speech in speeches.items()})
         cut = _pieces if each else _windows
         parts = [(name, False, *cut(speeches[name], samples)) for name in _largest(sizes, users)]
     counts = [len(y) for _, _, _, y in parts]
@@ -220,7 +223,7 @@ def _text(path: Path) -> str:
     return io.TextIOWrapper(io.BytesIO(raw), "latin1").read()  # accepts any kind of line end
 
 
-def _largest(sizes: dict[str, int], users: int | None) -> list[str]:
+def _largest(sizes: Mapping[str, int], users: int | None) -> list[str]:
     return sorted(sizes, key=lambda name: (-sizes[name], name))[:users]
 
 

@@ -27,7 +27,8 @@ _PREFIX = "base_model.model."
 #: The two factors of a layer's adapter: parameters for an embedding, weights of modules for other layers.
 _FACTORS = ("lora_A.weight", "lora_B.weight")
 _EMBEDDED = ("lora_embedding_A", "lora_embedding_B")
-#: Settings of the format that change what an adapter computes, and the values that are supported.
+#: Settings of the format that change what an adapter computes, or what it is added to (PiSSA and others also change the
+#: layer itself when they begin), and the values that are supported.
 _PLAIN: Mapping[str, tuple[object, ...]] = {
     "peft_type": ("LORA",),
     "bias": ("none", None),
@@ -35,6 +36,9 @@ _PLAIN: Mapping[str, tuple[object, ...]] = {
     "rank_pattern": ({}, None),
     "alpha_pattern": ({}, None),
     "lora_bias": (False, None),
+    "use_qalora": (False, None),
+    "alora_invocation_tokens": (None,),
+    "init_lora_weights": (True, False, None, "gaussian", "eva", "orthogonal", "mica"),
 }
 
 

@@ -115,16 +115,19 @@ def _content(setting: str, settings: Mapping[str, Any]) -> list[tuple[str, str]]
     """Return the files that a setting names, each as its path relative to the setting's and its digest."""
     root = Path(settings[setting])
     try:
-        return [(file.relative_to(root).as_posix(), _file_digest(file)) for file in _files_of(setting, root)]
+        files = tokenizer_files(root) if setting == "tokenizer" else _files_of(root, of_users="user" in settings)
+        return [(file.relative_to(root).as_posix(), _file_digest(file)) for file in files]
     except OSError as problem:
         raise DataError(f"{problem.filename} cannot be read ({problem.strerror})") from None
 
 
-def _files_of(setting: str, root: Path) -> list[Path]:
-    """Return the files of a tokenizer, or of data: one file, or those of a folder with a folder for each class."""
-    if setting == "tokenizer":
-        return tokenizer_files(root)
-    return sorted(root.glob("[!.]*/[!.]*")) if root.is_dir() else [root]
+def _files_of(root: Path, *, of_users: bool) -> list[Path]:
+    """Return the files of data: one file, or those of a folder with a folder for each class.
+
+    Args:
+        of_users: whether the folders of the classes are in a folder for each user.
+    """
+    return sorted(root.glob("/".join(["[!.]*"] * (3 if of_users else 2)))) if root.is_dir() else [root]
 
 
 def anchored_tracker(choice: Choice, folder: Path) -> Choice:

@@ -79,6 +79,7 @@ class DataShape:
     @classmethod
     def of(cls, data: Described) -> DataShape:
         tokens = data.input_kind == "tokens"
+        seen = (data.x, data.y) if data.task == "next-token" else (data.x,)
         return cls(
             name=data.name,
             input_shape=tuple(data.x.shape[1:]),
@@ -86,7 +87,9 @@ class DataShape:
             task=data.task,
             classes=len(data.classes),
             targets=math.prod(data.y.shape[1:]),
-            vocabulary=(data.vocabulary or max(len(data.classes), int(np.max(data.x)) + 1)) if tokens else 0,
+            vocabulary=(data.vocabulary or max(len(data.classes), *(int(np.max(each)) + 1 for each in seen)))
+            if tokens
+            else 0,
         )
 
     @property

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.losses import Task
 from fedpeer.config.pretrained import PretrainedNetwork
+from fedpeer.data.own.text import padding_in
 from fedpeer.learning.adapter_files import AdapterFile, put_adapter, read_adapter, write_adapter
 from fedpeer.learning.assembly import DataShape
 from fedpeer.learning.model_folder import folder_digest
@@ -145,6 +146,7 @@ def _loaded(folder: Path, shape: DataShape, outputs: int) -> tuple[PretrainedMod
     new = frozenset(
         f"model.{name}" for name in (*found["missing_keys"], *(each[0] for each in found["mismatched_keys"]))
     )
+    _check_length(model, config, folder, shape)
     turned = _as_linear(model, transformers)
     return PretrainedModel(model.eval(), padding, str(folder), turned=turned), new
 
@@ -168,24 +170,36 @@ def _fitted(config: Any, folder: Path, shape: DataShape, outputs: int) -> int | 
             f"network hf: the model in {folder} ({config.model_type}) does not read text; take a text model, such as "
             "BERT or Llama"
         )
-    longest = getattr(config, "max_position_embeddings", None) or -1
-    if 0 < longest < shape.input_shape[0]:  # -1: a text may have any length
-        raise NetworkError(
-            f"network hf: the model in {folder} reads at most {longest} tokens, and an example of {shape.name} has "
-            f"{shape.input_shape[0]}; write a smaller length into the data's settings, such as length={longest}"
-        )
     if shape.vocabulary > config.vocab_size:
         raise NetworkError(
             f"network hf: the model in {folder} knows {config.vocab_size} tokens, and {shape.name} has "
             f"{shape.vocabulary}; take the model's own tokenizer: tokenizer={folder}"
         )
     config.use_cache = False
+    # Short texts are filled up with the tokenizer's padding token, which the model's settings may lack, or have another
+    # instead. By another one attention would see the filling, and a decoder would classify by the last of it.
+    filler = padding_in(folder)
+    if filler is not None and filler < config.vocab_size:
+        config.pad_token_id = filler
     if config.pad_token_id is None:
         config.pad_token_id = config.eos_token_id if isinstance(config.eos_token_id, int) else None
     if shape.task != "next-token":
         config.num_labels = outputs
     padding: int | None = config.pad_token_id
     return padding
+
+
+def _check_length(model: nn.Module, config: Any, folder: Path, shape: DataShape) -> None:
+    """Check that the model has positions for all tokens of an example."""
+    longest = getattr(config, "max_position_embeddings", None) or -1  # -1: a text may have any length
+    for name, layer in model.named_modules():
+        if name.endswith("position_embeddings") and isinstance(layer, nn.Embedding) and layer.padding_idx is not None:
+            longest -= layer.padding_idx + 1  # RoBERTa and related models count from the padding token on
+    if 0 < longest < shape.input_shape[0]:
+        raise NetworkError(
+            f"network hf: the model in {folder} reads at most {longest} tokens, and an example of {shape.name} has "
+            f"{shape.input_shape[0]}; write a smaller length into the data's settings, such as length={longest}"
+        )
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from numpy.lib import format as npy
 from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
-from fedpeer.data.dataset import DataError, Dataset, InputKind, Task
+from fedpeer.data.dataset import NO_TOKEN, DataError, Dataset, InputKind, Task
 from fedpeer.data.own.code import imported
 from fedpeer.data.own.columns import CLASSES_GUESSED_MAX, described, drawn_test_part, users
 from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, check_there
@@ -42,6 +42,7 @@ def npz(
     Args:
         kind: features, image or tokens; default: guessed from the shape of x.
         classes: names of the class numbers in y, or of the columns of labels.
+        test_fraction: fraction to draw for testing, also if there is an array test.
 
     Raises:
         DataError: with the array and index of every mistake.
@@ -105,7 +106,8 @@ def python_arrays(
     """Your own function, `package.module:function`, that returns a Dataset, (x, y), or a PyTorch data set.
 
     It is imported and called without arguments, so only the peer's own user may name it. A PyTorch data set is anything
-    with a length whose items are pairs (input, label).
+    with a length whose items are pairs (input, label). A Dataset has its own task and kind, which settings must not
+    contradict; `classes` puts its classes in order, and `test_fraction` draws its test part.
 
     Raises:
         DataError: it cannot be imported, fails, or returns something else.
@@ -134,7 +136,7 @@ def of_objects(
         DataError: it is something else, or `_from_arrays` finds mistakes.
     """
     if isinstance(made, Dataset):
-        return _checked(made, name)
+        return _by_settings(_checked(made, name), name, task, kind, classes, test_fraction)
     pair = made if isinstance(made, tuple) else _stacked(f"{name} {verb}", made)
     if len(pair) != 2:
         raise DataError(f"{name} {verb} a tuple of {len(pair)}; it must be (x, y)")
@@ -162,7 +164,7 @@ def _checked(made: Dataset, name: str) -> Dataset:
             mistakes.add(field, f"it is a {type(value).__name__}; convert it with numpy.asarray({field})")
     mistakes.stop_if_any()
     x, y = _array(made.x, "x", mistakes), _array(made.y, "y", mistakes)
-    if x.ndim < 2 or not len(x):
+    if x.ndim < 2 or not x.size:
         mistakes.add("x", f"its shape is {x.shape}; it must be (examples, ...), and not empty")
     if not y.ndim:
         mistakes.add("y", f"its shape is {y.shape}; it must be (examples, ...)")
@@ -174,6 +176,8 @@ def _checked(made: Dataset, name: str) -> Dataset:
         mistakes.add("x", f"its shape is {x.shape}; images have (examples, channels, height, width)")
     if made.input_kind != "tokens":
         _finite(x, "x", mistakes)
+    elif x.dtype == wanted:
+        _check_tokens(x, "x", 0, made.vocabulary, mistakes)
     if len(y) != len(x):
         mistakes.add("y", f"it has {len(y)} entries, but x has {len(x)}; the numbers must be equal")
     as_tuples = {field: tuple(names) for field, names in listed.items() if isinstance(names, list)}
@@ -195,12 +199,52 @@ def _checked(made: Dataset, name: str) -> Dataset:
         kept = np.dtype(np.int64 if made.task == "classification" else np.float32)
         if y.dtype != kept:
             mistakes.add("y", f"it holds {y.dtype}; convert it with y.astype(numpy.{kept})")
+    elif made.task == "next-token" and (y.shape != x.shape or y.dtype != np.int64):
+        mistakes.add("y", f"it holds {y.dtype} {y.shape}; next tokens are int64 in the shape of x, {x.shape}")
+    elif made.task == "next-token":
+        _check_tokens(y, "y", NO_TOKEN, made.vocabulary, mistakes)
     elif y.dtype.kind == "f":
         _finite(y, "y", mistakes)
     if made.task not in ("classification", "multi-label") and made.classes:
         mistakes.add("classes", f"there are classes, but task={made.task} has none; leave them out")
     mistakes.stop_if_any()
     return replace(made, **named) if named else made
+
+
+def _by_settings(
+    made: Dataset,
+    name: str,
+    task: Task | None,
+    kind: InputKind | None,
+    classes: tuple[str, ...],
+    test_fraction: float | None,
+) -> Dataset:
+    """Return a checked Dataset with its classes in the order of the settings, and the test part that they ask for.
+
+    Raises:
+        DataError: the settings contradict the Dataset.
+    """
+    mistakes = FileMistakes(name)
+    check_chosen_names(classes, mistakes)
+    for setting, wanted, own in (("task", task, made.task), ("kind", kind, made.input_kind)):
+        if wanted not in (None, own):
+            mistakes.add(f"{setting}={wanted}", f'the Dataset says "{own}"; leave {setting} out, or change the Dataset')
+    unknown = [each for each in made.classes if classes and each not in classes]
+    if unknown:
+        mistakes.add(
+            f"classes={'+'.join(classes)}", f'"{unknown[0]}", a class of the Dataset, is not among them; add it'
+        )
+    if made.task == "completion" and test_fraction is not None:
+        mistakes.add(
+            f"test_fraction={test_fraction:g}", "incomplete patterns cannot be drawn; set test_N in the Dataset"
+        )
+    mistakes.stop_if_any()
+    if made.task == "classification" and classes:
+        place_C = np.array([classes.index(each) for each in made.classes])
+        made = made if made.classes == classes else replace(made, y=place_C[made.y.astype(np.int64)], classes=classes)
+    if test_fraction is None:
+        return made
+    return replace(made, test_N=drawn_test_part(made.y, made.task, test_fraction))
 
 
 def _named(made: Dataset, what: str, mistakes: FileMistakes) -> dict[str, Any]:
@@ -296,6 +340,11 @@ def _from_arrays(
         DataError: wrong shapes or lengths, values that are not finite, invalid class numbers; all at once.
     """
     mistakes = FileMistakes(source)
+    if task in ("completion", "next-token"):
+        raise mistakes.stop(
+            f"task={task}",
+            "x and y have classes, labels or numbers; return a fedpeer.Dataset from a function, python:module:function",
+        )
     raw_x, raw_y = _array(x, "x", mistakes), _array(y, "y", mistakes)
     mistakes.stop_if_any()
     _check_shapes(raw_x, raw_y, {"user": user, "test": test}, mistakes)
@@ -316,7 +365,9 @@ def _from_arrays(
         classes=names,
         user_N=user_N,
         user_names=user_names,
-        test_N=drawn_test_part(kept_y, wanted, test_fraction) if test is None else np.asarray(test, dtype=np.bool_),
+        test_N=np.asarray(test).ravel()
+        if test is not None and test_fraction is None
+        else drawn_test_part(kept_y, wanted, test_fraction),
         source=f"{source}, {described(wanted, names, guessed=task is None and not classes)}",
     )
 
@@ -393,6 +444,15 @@ def _inputs(x: NDArray[np.generic], kind: InputKind, mistakes: FileMistakes) -> 
     with np.errstate(over="ignore"):
         narrow = x.astype(np.float32)
     return narrow[:, None] if kind == "image" and x.ndim == 3 else narrow
+
+
+def _check_tokens(array: NDArray[np.generic], name: str, least: int, vocabulary: int, mistakes: FileMistakes) -> None:
+    """Note a token number that no vocabulary has, or not one of this size; 0: its size is not known."""
+    first, last = int(np.min(array)), int(np.max(array))
+    if first < least:
+        mistakes.add(name, f"it holds {first}; numbers of tokens are {least} or more")
+    if vocabulary and last >= vocabulary:
+        mistakes.add(name, f"it holds token {last}, but the vocabulary is {vocabulary}; set it to {last + 1} or more")
 
 
 def _finite(array: NDArray[np.generic], name: str, mistakes: FileMistakes) -> None:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from fedpeer.data.dataset import TextColumn
 from fedpeer.data.own.columns import column_numbers
 from fedpeer.data.own.mistakes import FileMistakes, nearest_of
-from fedpeer.data.own.table import arrow_numbers, arrow_text, batches, not_text, parquet_table
+from fedpeer.data.own.table import arrow_numbers, arrow_text, batches, long_cells, not_text, parquet_table
 from fedpeer.data.own.text import tokens_of
 
 
@@ -95,9 +95,10 @@ def read_parquet(
 
 @contextmanager
 def _csv_mistakes(file: TextIO, reader: Any, mistakes: FileMistakes) -> Iterator[None]:
-    """Report a CSV reader's errors in the user's words."""
+    """Report a CSV reader's errors in the user's words; cells may have any length."""
     try:
-        yield
+        with long_cells():
+            yield
     except csv.Error as problem:
         raise mistakes.stop(f"row {reader.line_num}", f"it cannot be read as CSV ({problem})") from None
     except UnicodeDecodeError:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import csv as csv_format
 import itertools
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,6 +31,8 @@ from fedpeer.data.own.columns import (
 from fedpeer.data.own.mistakes import FileMistakes, check_there, nearest_of, opening
 from fedpeer.data.own.text import text_column, tokens_of
 
+#: The tasks of a table; patterns to complete have their own loaders.
+_TableTask = Literal["classification", "multi-label", "regression", "next-token"]
 #: Rows converted at once: enough for numpy to be quick, few enough to keep the text of a big file out of memory.
 BATCH_ROWS = 10_000
 _PARQUET = b"PAR1"
@@ -42,6 +45,8 @@ _NO_TEXT = {
     b"\xff\xfe": "it is UTF-16 text; save it as UTF-8",
     b"\xfe\xff": "it is UTF-16 text; save it as UTF-8",
 }
+#: Most characters of a cell: any number that a C long holds. Python's own limit is 131,072, less than a book.
+_CELL_MAX = 2**31 - 1
 #: Prefix of the columns that pandas makes of a table's index.
 _INDEX = "__index_level_"
 
@@ -122,7 +127,7 @@ def csv(
     path: str,
     label: str | None = None,
     labels: tuple[str, ...] = (),
-    task: Task | None = None,
+    task: _TableTask | None = None,
     classes: tuple[str, ...] = (),
     user: str | None = None,
     drop: tuple[str, ...] = (),
@@ -163,7 +168,7 @@ def csv(
     separator = separator_of(delimiter)
     check_there(path)
     try:
-        with opening(path), open(path, newline="", encoding="utf-8-sig") as file:
+        with opening(path), long_cells(), open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv_format.reader(file, delimiter=separator, strict=True)
             try:
                 return _read_csv(reader, separator, wanted, mistakes)
@@ -171,6 +176,16 @@ def csv(
                 raise mistakes.stop(f"row {reader.line_num}", f"it cannot be read as CSV ({problem})") from None
     except UnicodeDecodeError:
         raise not_text(path, mistakes) from None
+
+
+@contextmanager
+def long_cells() -> Iterator[None]:
+    """Accept cells of any length, such as a column of books; other users of Python's reader keep their limit."""
+    before = csv_format.field_size_limit(_CELL_MAX)
+    try:
+        yield
+    finally:
+        csv_format.field_size_limit(before)
 
 
 def separator_of(delimiter: str) -> str:
@@ -247,7 +262,7 @@ def parquet(
     path: str,
     label: str | None = None,
     labels: tuple[str, ...] = (),
-    task: Task | None = None,
+    task: _TableTask | None = None,
     classes: tuple[str, ...] = (),
     user: str | None = None,
     drop: tuple[str, ...] = (),
@@ -376,7 +391,8 @@ def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMi
 
 
 def _assembled(features: list[str], columns: _Columns, wanted: WantedColumns, mistakes: FileMistakes) -> Dataset:
-    if not columns.rows and not mistakes:
+    if not columns.rows:
+        mistakes.stop_if_any()
         raise mistakes.stop("", "there are column names but no rows")
     y, task, names = _label_targets(columns, wanted, mistakes)
     user_N, user_names = users(columns.users, columns.rows, wanted.user, mistakes) if wanted.user else (None, ())

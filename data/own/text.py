@@ -139,7 +139,25 @@ def _opened(folder: str) -> Tokenizer:
     return tokenizer
 
 
+def padding_in(folder: Path) -> int | None:
+    """Return the token that fills up short texts under the tokenizer in a model's folder.
+
+    None: there is no tokenizer, or it cannot fill up texts.
+
+    Raises:
+        DataError: the tokenizer cannot be read.
+    """
+    return _named_padding(str(folder), _opened(str(folder))) if (folder / _TOKENIZER).is_file() else None
+
+
 def _padding(folder: str, tokenizer: Tokenizer) -> int:
+    found = _named_padding(folder, tokenizer)
+    if found is None:
+        raise DataError(f'tokenizer={folder}: it names no padding token; write "pad_token" into tokenizer_config.json')
+    return found
+
+
+def _named_padding(folder: str, tokenizer: Tokenizer) -> int | None:
     """Return the padding token: the one that the model names, or else its end-of-text token."""
     named = [_read(Path(folder) / name) for name in _SPECIAL]
     for key in ("pad_token", "eos_token"):
@@ -149,7 +167,7 @@ def _padding(folder: str, tokenizer: Tokenizer) -> int:
             number = tokenizer.token_to_id(text) if isinstance(text, str) else None
             if number is not None:
                 return number
-    raise DataError(f'tokenizer={folder}: it names no padding token; write "pad_token" into tokenizer_config.json')
+    return None
 
 
 def _read(path: Path) -> dict[str, Any]:

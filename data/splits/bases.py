@@ -185,7 +185,10 @@ def dirichlet(
 
 
 def _in_proportion(counts_C: NDArray[np.int64], tests_C: Sequence[Indices]) -> Indices:
-    """Return as many test examples as possible in the class proportions of `counts_C`, and at least one if any fits."""
+    """Return as many test examples as possible in the class proportions of `counts_C`, and at least one if any fits.
+
+    They are in the order of the file.
+    """
     available_C = np.array([len(tests) for tests in tests_C])
     part_C = np.where(available_C > 0, counts_C, 0) / counts_C.sum()
     held = np.flatnonzero(part_C)
@@ -194,4 +197,4 @@ def _in_proportion(counts_C: NDArray[np.int64], tests_C: Sequence[Indices]) -> I
     total = (available_C[held] / part_C[held]).min()
     take_C = np.minimum(np.floor(part_C * total + 1e-9).astype(np.int64), available_C)
     take_C[part_C.argmax()] = max(1, take_C[part_C.argmax()])
-    return np.concatenate([tests[:take] for tests, take in zip(tests_C, take_C, strict=True)])
+    return np.sort(np.concatenate([tests[:take] for tests, take in zip(tests_C, take_C, strict=True)]))

@@ -108,7 +108,9 @@ def truncate(
 ) -> Split:
     """All peers keep the same number of training examples, `size`, and of test examples if `test` is given.
 
-    With `at_most=true` peers that have fewer keep all of theirs; without it that is an error.
+    With `at_most=true` peers that have fewer keep all of theirs; without it that is an error. Training examples,
+    and the test examples of a user, are in random order, of which the first are kept. Other test parts are in the order
+    of the file, which may be sorted by class, so the kept ones are drawn; peers with the same test part keep the same.
     """
     for part, wanted in (("train", size), ("test", test)):
         if wanted is None:
@@ -120,10 +122,17 @@ def truncate(
                 f"truncate: {wanted} {part} examples were asked for at each peer, but peer{poorest + 1} has "
                 f"{counts[poorest]}; use 1 to {counts[poorest]}, fewer peers, or at_most=true"
             )
+    sorted_P = [test is not None and len(share.test_M) > test and _rises(share.test_M) for share in split.shares]
+    rank_N = draws.permutation(len(dataset)) if any(sorted_P) else None
+
+    def change(share: Share, peer: int) -> Share:
+        test_M = share.test_M
+        if rank_N is not None and sorted_P[peer]:
+            test_M = np.sort(test_M[np.argsort(rank_N[test_M])[:test]])
+        return replace(share, train_M=share.train_M[:size], test_M=test_M[:test])
+
     rule = f"truncate:{size}" + ("" if test is None else f",test={test}") + (",at_most=true" if at_most else "")
-    return changed_shares(
-        split, rule, (), lambda share, _: replace(share, train_M=share.train_M[:size], test_M=share.test_M[:test])
-    )
+    return changed_shares(split, rule, (), change)
 
 
 def subsample(dataset: Dataset, split: Split, draws: np.random.Generator, *, fraction: float) -> Split:
@@ -141,6 +150,10 @@ def subsample(dataset: Dataset, split: Split, draws: np.random.Generator, *, fra
         (),
         lambda share, _: replace(share, train_M=some(share.train_M), test_M=some(share.test_M)),
     )
+
+
+def _rises(index_M: NDArray[np.int64]) -> bool:
+    return bool(np.all(np.diff(index_M) > 0))
 
 
 def _class_number(dataset: Dataset, word: str) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv as csv_format
 import struct
 import sys
 import zipfile
@@ -18,11 +19,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.utils.data import DataLoader, TensorDataset
 
-from fedpeer.config.choice import bind_settings, call_choice, lookup, parse_choice
+from fedpeer.config.choice import ChoiceError, bind_settings, call_choice, lookup, parse_choice
 from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN, csv, images, npz, parquet, python_arrays
 from fedpeer.data.own.arrays import of_objects
 from fedpeer.data.own.images import read_images
+from fedpeer.data.own.inputs import read_inputs
 from fedpeer.data.own.mistakes import SHOWN_MAX
 from fedpeer.data.splits import SPLITS
 
@@ -68,6 +70,20 @@ def test_it_is_a_choice_like_any_data_set(table: Callable[[str | bytes], str]) -
     choice = parse_choice(f"csv:{table(GOOD)},label=outcome,drop=ward+age")
     read = lookup(choice, OWN, "kind of file")
     assert read(**bind_settings(choice, read)).feature_names == ("weight",)
+
+
+def test_patterns_to_complete_are_no_task_of_a_table() -> None:
+    with pytest.raises(ChoiceError, match="task = completion: allowed are classification, multi-label, regression"):
+        bind_settings(parse_choice("csv:wards.csv,label=outcome,task=completion"), csv)
+
+
+def test_a_cell_may_be_as_long_as_a_book(table: Callable[[str | bytes], str]) -> None:
+    limit = csv_format.field_size_limit()
+    path = table(f"age,book,outcome\n61,{'x' * (limit + 1)},sick\n45,y,well\n")
+    assert csv(path=path, label="outcome", drop=("book",)).x.tolist() == [[61], [45]]
+    with open(path) as file:
+        assert read_inputs(file, path, ("age",), (1,)).tolist() == [[61], [45]]
+    assert csv_format.field_size_limit() == limit
 
 
 @pytest.mark.parametrize("mark", [";", "tab"])
@@ -181,6 +197,7 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ("a,outcome\n1,x\n2,\n", {}, ["row 3, column outcome", "the label is missing"]),
         ("a,outcome\n1,x\n2,x\n", {}, ["column outcome", 'of the class "x"']),
         ("a,outcome\n1,x\n2,3,y\n4,z\n", {}, ["row 3: it has 3 cells, but the first line names 2"]),
+        ("a,outcome\n1,x,\n2,y,\n", {}, ["row 2: it has 3 cells, but the first line names 2 (and 1 more like it)"]),
         ("a,b,a,outcome\n1,2,3,x\n", {}, ['row 1: columns 1, 3 are all called "a"']),
         ("a;outcome\n1;x\n", {}, ['try delimiter=";"']),
         ('a,outcome\n1,x\n"2,5",y\n', {}, ['row 3, column a: "2,5" has a decimal comma; write 2.5']),
@@ -453,6 +470,7 @@ X = np.zeros((3, 2))
         ({"x": X, "y": np.eye(3)}, {"task": "multi-label", "classes": ("a", "b")}, "there are 2 names, and 3 labels"),
         ({"x": [["a", "b"]] * 3, "y": [0, 1, 0]}, {}, "x: it holds <U1, not numbers; encode it"),
         ({"x": X, "y": [0, 1, 0]}, {"kind": "tokens"}, "tokens are whole numbers"),
+        ({"x": X, "y": [0, 1, 0]}, {"task": "completion"}, "task=completion: x and y have classes, labels or numbers"),
     ],
 )
 def test_each_mistake_of_an_npz_is_named(
@@ -477,6 +495,9 @@ WHOLE = Dataset(
     input_kind="features",
     classes=("ill", "well"),
 )
+
+
+NEXT: dict[str, Any] = {"task": "next-token", "classes": (), "input_kind": "tokens", "x": np.zeros((4, 3), np.int64)}
 
 
 @pytest.mark.parametrize(
@@ -522,6 +543,16 @@ WHOLE = Dataset(
         ({"user_N": np.array(["a", "b", "a", "b"])}, "number them: user_names, user_N = numpy.unique(user_N, return"),
         ({"x": np.array([[np.nan, 0, 0]] + [[0] * 3] * 3, np.float32)}, "nan is not a finite number in float32; clean"),
         ({"feature_names": ("age",)}, "feature_names: there are 1, but x has 3 features; name each"),
+        ({"input_kind": "tokens", "x": np.full((4, 3), -2)}, "x: it holds -2; numbers of tokens are 0 or more"),
+        (
+            {"input_kind": "tokens", "x": np.full((4, 3), 7), "vocabulary": 7},
+            "x: it holds token 7, but the vocabulary is 7; set it to 8 or more",
+        ),
+        (
+            {**NEXT, "y": np.zeros(4, np.int64)},
+            "y: it holds int64 (4,); next tokens are int64 in the shape of x, (4, 3)",
+        ),
+        ({**NEXT, "y": np.full((4, 3), -2)}, "y: it holds -2; numbers of tokens are -1 or more"),
     ],
     ids=str,
 )
@@ -539,6 +570,22 @@ def test_a_data_set_that_fits_is_taken_as_it_is() -> None:
     labels = replace(WHOLE, y=np.eye(4, 2, dtype=np.float32), task="multi-label")
     for each in (WHOLE, images, sequences, tokens, numbers, labels):
         assert of_objects(each) is each
+
+
+def test_settings_beside_a_data_set_count_or_are_refused(tmp_path: Path) -> None:
+    found = of_objects(WHOLE, classes=("well", "ill", "dead"), test_fraction=0.5)
+    assert [found.classes[number] for number in found.y] == ["ill", "well", "ill", "well"]
+    assert found.classes == ("well", "ill", "dead")
+    assert found.test_N is not None
+    assert found.test_N.sum() == 2
+    with pytest.raises(DataError, match=r"(?s)task=regression: the Dataset says .*kind=image: .*\"well\", a class"):
+        of_objects(WHOLE, task="regression", kind="image", classes=("ill", "dead"))
+
+
+def test_a_test_part_may_be_a_column_and_is_replaced_by_a_fraction(tmp_path: Path) -> None:
+    path = _npz(tmp_path, x=np.zeros((8, 2)), y=np.arange(8) % 2, test=(np.arange(8) > 6)[:, None])
+    assert npz(path=path).test_N.tolist() == [False] * 7 + [True]  # type: ignore[union-attr]
+    assert npz(path=path, test_fraction=0.5).test_N.sum() == 4  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("kind", [np.int8, np.uint8, np.int32, np.uint64, np.int64])

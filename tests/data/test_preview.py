@@ -150,6 +150,15 @@ def test_images_have_one_scale_a_channel() -> None:
     assert np.allclose(normaliser.apply(x).std(axis=(0, 2, 3)), 1, atol=1e-5)
 
 
+@pytest.mark.parametrize("name", ["standard", "minmax"])
+def test_a_feature_has_one_scale_along_a_sequence(name: str) -> None:
+    degrees, pascals = np.random.default_rng(0).normal([[[20.0]], [[1e5]]], [[[5.0]], [[1e3]]], (2, 50, 6))
+    x = np.stack([degrees, pascals], axis=2).astype(np.float32)
+    found = NORMALISERS[name](x).apply(x)
+    alone = [NORMALISERS[name](each.reshape(-1)).apply(each) for each in (x[..., 0], x[..., 1])]
+    np.testing.assert_allclose(found, np.stack(alone, axis=2), atol=1e-4)
+
+
 def test_minmax_takes_training_data_to_zero_and_one_and_targets_too() -> None:
     y = np.array([4.0, 8.0, 6.0], dtype=np.float32)
     normaliser = NORMALISERS["minmax"](y)

@@ -210,6 +210,14 @@ def test_leafs_json(folder: Path) -> None:
     assert VOCABULARY[found.y[3]] == LONG[3 + WINDOW]
 
 
+def test_the_largest_roles_are_kept_whatever_is_kept_of_them(folder: Path) -> None:
+    data = folder / "shakespeare/data"
+    put(data / "train/a.json", PLAY_A=LONG, PLAY_B=LONG + " more")
+    put(data / "test/a.json", PLAY_A=LONG, PLAY_B=LONG)
+    found = shakespeare.shakespeare(form="leaf", users=1, samples=3)
+    assert (found.user_names, len(found)) == (("PLAY_B",), 6)
+
+
 def test_json_of_other_windows_is_named(folder: Path) -> None:
     put(folder / "shakespeare/data/train/a.json", A=LONG)
     path = folder / "shakespeare/data/train/a.json"

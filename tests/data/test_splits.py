@@ -516,6 +516,16 @@ def test_truncated_shares_are_equal_and_still_mixed() -> None:
     assert len({len(share.train_M) for share in cut.shares}) > 1
 
 
+@pytest.mark.parametrize("rule", ["iid", "labels:4", "dirichlet:100"])
+def test_truncated_test_parts_have_the_classes_of_a_sorted_file(rule: str) -> None:
+    dataset = replace(_made(4000, 4), y=np.repeat(np.arange(4), 1000))
+    split = _split(f"{rule}/truncate:20,test=40", dataset, 4)
+    for peer in range(4):
+        assert np.bincount(split.labels(dataset, peer, test=True).astype(np.int64), minlength=4).min() >= 3
+    if rule != "dirichlet:100":
+        assert len({tuple(share.test_M) for share in split.shares}) == 1, "a common test part stays one"
+
+
 def test_a_subsample_keeps_that_fraction_of_each_share() -> None:
     whole, split = (_split(f"dirichlet:0.3,least=20{rest}", _made(4000, 10), 8) for rest in ("", "/subsample:0.25"))
     assert split.rule == "dirichlet:0.3,least=20/subsample:0.25"

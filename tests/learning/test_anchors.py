@@ -21,6 +21,7 @@ def _machine(folder: Path, files: dict[str, str]) -> Path:
 
 
 _REVIEWS = {"reviews.csv": "review,verdict\ngood,yes\n", "model/tokenizer.json": "{}"}
+_USERS = {f"photos/{user}/{kind}/1.png": user + kind for user in ("north", "south") for kind in ("cat", "dog")}
 _IMAGES = {"photos/cat/1.png": "1", "photos/dog/1.png": "2"}
 
 
@@ -35,6 +36,8 @@ _IMAGES = {"photos/cat/1.png": "1", "photos/dog/1.png": "2"}
         ("images:photos", _IMAGES, {}, True),
         ("images:photos", _IMAGES, {"photos/cat/.DS_Store": "", "photos/.git/HEAD": ""}, True),  # not read as images
         ("images:photos", _IMAGES, {"photos/dog/2.png": "3"}, False),
+        ("images:photos,user=folder", _USERS, {}, True),
+        ("images:photos,user=folder", _USERS, {"photos/north/dog/2.png": "3"}, False),
     ],
 )
 def test_data_at_two_places_are_the_same_if_their_files_are(

@@ -148,6 +148,8 @@ def test_the_shape_of_a_data_set() -> None:
     data = Dataset(name="d", x=x, y=np.array([0, 1]), task="classification", input_kind="tokens", classes=("a", "b"))
     found = DataShape.of(data)
     assert (found.input_shape, found.classes, found.targets, found.vocabulary) == ((2,), 2, 1, 8)
+    text = replace(data, y=data.x + 1, task="next-token", classes=())
+    assert DataShape.of(text).vocabulary == 9, "a token may be only predicted"
     assert DataShape.of(replace(data, vocabulary=30)).vocabulary == 30, "data may not have each token of a vocabulary"
     numbers = replace(data, x=x.astype(np.float32), y=np.zeros((2, 5)), task="regression", classes=())
     assert DataShape.of(replace(numbers, input_kind="features")).targets == 5

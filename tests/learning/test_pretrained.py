@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any, Literal, cast
@@ -217,6 +218,17 @@ def test_what_is_trained_whole_is_named_in_the_adapters_settings(
     assert head in json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())["modules_to_save"]
 
 
+@pytest.mark.parametrize("other", [None, 1], ids=str)
+def test_short_texts_are_filled_up_as_the_tokenizer_does(models: Path, other: int | None, tmp_path: Path) -> None:
+    """The settings of many decoders lack the padding token, or have another one than the tokenizer beside them."""
+    folder = shutil.copytree(models / "llama", tmp_path / "llama")
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"pad_token_id": other}))
+    module, whole = built(folder), built(models / "llama")
+    with torch.no_grad():
+        assert torch.equal(module(tokens()), whole(tokens()))
+
+
 def test_an_empty_text_has_an_answer(models: Path) -> None:
     """Attention over padding alone would have no weights to distribute."""
     with torch.no_grad():
@@ -308,14 +320,15 @@ class TestMistakes:
         assert not (tmp_path / "ran").exists()
 
     @pytest.mark.parametrize(
-        ("changed", "message"),
+        ("name", "changed", "message"),
         [
-            ({"length": 40}, "reads at most 24 tokens.*length=24"),
-            ({"vocabulary": KNOWN + 1}, "take the model's own tokenizer"),
+            ("bert", {"length": 40}, "reads at most 24 tokens.*length=24"),
+            ("roberta", {"length": 24}, "reads at most 23 tokens.*length=23"),  # it counts from 1 on
+            ("bert", {"vocabulary": KNOWN + 1}, "take the model's own tokenizer"),
         ],
     )
-    def test_of_data(self, models: Path, changed: dict[str, Any], message: str) -> None:
-        choice = parse_choice(f"hf:{models / 'bert'}")
+    def test_of_data(self, models: Path, name: str, changed: dict[str, Any], message: str) -> None:
+        choice = parse_choice(f"hf:{models / name}")
         with pytest.raises(NetworkError, match=message):
             build_network(choice, shape(**changed), 3, Draws(0), _no_code, build_pretrained)
 
@@ -354,6 +367,9 @@ class TestMistakes:
         config = json.loads((tmp_path / "adapter_config.json").read_text())
         (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"use_dora": True}))
         with pytest.raises(NetworkError, match="use_dora is True, which is not supported"):
+            built(models / "roberta", f",adapter={tmp_path}")
+        (tmp_path / "adapter_config.json").write_text(json.dumps(config | {"init_lora_weights": "pissa_niter_4"}))
+        with pytest.raises(NetworkError, match="init_lora_weights is pissa_niter_4, which is not supported"):
             built(models / "roberta", f",adapter={tmp_path}")
 
     def test_of_an_adapter_that_is_not_there(self, models: Path, tmp_path: Path) -> None:
