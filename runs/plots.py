@@ -307,9 +307,15 @@ def _shortest(names: Sequence[str]) -> Iterator[str]:
     return (name.removeprefix("peer") if numbered else name[:8] for name in names)
 
 
-def spread_plot(values: Sequence[float], colour: int, label: str) -> str:
-    """Draw one number per peer, in ascending order; the axis is logarithmic if they differ by a factor above 100."""
-    known = np.sort(np.array([value for value in values if np.isfinite(value)], dtype=np.float64))
+def spread_plot(values: Sequence[float | None], colour: int, label: str) -> str:
+    """Draw one number per peer, in ascending order; the axis is logarithmic if they differ by a factor above 100.
+
+    Args:
+        values: null for a peer that diverged, which is left out.
+        colour: number of the method's colour.
+        label: text for screen readers.
+    """
+    known = np.sort(_finite([np.array(values, dtype=np.float64)]))  # null becomes NaN
 
     def draw(axes: Axes) -> None:
         axes.plot(np.arange(1, len(known) + 1), known, "o", color=method_colour(colour), markersize=4)

@@ -292,7 +292,9 @@ def test_a_diverged_peer_and_exact_averages_are_drawn_without_numbers_that_are_n
         run.record({**row("local", number, measure="error"), "error": [1.0, None, 2.0, 3.0]})
         exact = {**row("full-averaging", number, measure="error"), "disagreement": {"everyone": 0.0}}
         exact["weight"] = {"everyone": [1.0 - 1e-9, 1.0]}
+        exact["statistics"] = {"uncertainty": [0.5, None, 0.25, 1.0], "confidence": [None] * 4}
         run.record(exact)
+    run.describe("relations", {"local": {"peers": ["peer1", "peer2"], "matrix": [[1.0, None], [None, 1.0]]}})
     text, parsed = page(run)
     check(text, parsed)
     assert "Full averaging: every average was exact; full averaging: all weights stayed at 1." in parsed.text
