@@ -24,7 +24,7 @@ _SERVERS = ("GM", "S")
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Results of one cell.
+    """Results of one cell. A number that some seed lacks, as one that diverged may, is left out.
 
     label        the cell's label
     variant      the variant that was taken
@@ -75,13 +75,14 @@ class Measured:
         rows = list(rows)
         (found,) = summarise(rows).values()
         scores = found["scores"]
+        statistics = _statistics([row for row in rows if row["round"] == found["rounds"]]) | _losses(rows)
         return cls(
             label=label,
             variant=variant,
             seeds=tuple(found["seeds"]),
             rounds=found["rounds"],
             peers=len(found["accuracy_per_peer"]),
-            per_seed={name: tuple(each["per_seed"]) for name, each in scores.items()},
+            per_seed={name: tuple(each["per_seed"]) for name, each in scores.items() if None not in each["per_seed"]},
             sent=found["bytes_sent"] / found["rounds"],
             seconds=seconds,
             tried=dict(tried),
@@ -89,10 +90,14 @@ class Measured:
             best={
                 name: (each["best"], each["best_sem"])
                 for name, each in scores.items()
-                if each["best_by"] == "validation"
+                if each["best_by"] == "validation" and each["best"] is not None
             },
-            late={name: tuple(scores[name]["late_per_seed"]) for name in _SERVERS if "late" in scores.get(name, {})},
-            statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]) | _losses(rows),
+            late={
+                name: tuple(scores[name]["late_per_seed"])
+                for name in _SERVERS
+                if scores.get(name, {}).get("late") is not None
+            },
+            statistics={name: values_S for name, values_S in statistics.items() if np.isfinite(values_S).all()},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -200,7 +205,8 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     if all(row.get("accuracy") for row in rows):
         found[WORST] = tuple(_worst_tenth(row["accuracy"]) for row in rows)
     if all(row["disagreement"] for row in rows):
-        found["disagreement"] = tuple(max(row["disagreement"].values()) for row in rows)
+        left_SG = [np.array([*row["disagreement"].values()], dtype=np.float64) for row in rows]  # null becomes NaN
+        found["disagreement"] = tuple(float(left_G.max()) for left_G in left_SG)
     return found
 
 

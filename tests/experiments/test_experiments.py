@@ -31,7 +31,7 @@ from fedpeer.experiments.results import CellResults, ClaimVerdict, Measured, val
 from fedpeer.experiments.runner import ExperimentOptions, found, request_digest, run_experiment
 from fedpeer.experiments.short_requests import experiment_options, passes
 from fedpeer.experiments.table import page_data, table_page
-from fedpeer.runs.disk import read_json
+from fedpeer.runs.disk import dumps, read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import RoundDone, RunBegun
 from fedpeer.sims.request import SimulationRequest
@@ -517,6 +517,18 @@ def test_further_metrics_are_means_over_the_peers_that_have_them() -> None:
            "metrics": {"auc": [0.5, None, 0.75]}}  # fmt: skip
     made = Measured.of("A", [row], variant="", tried={}, seconds=0.0)
     assert COLUMNS["auc"].values(made) == (0.625,)
+
+
+def test_what_a_seed_that_diverged_lacks_is_left_out_and_the_page_can_be_read_again() -> None:
+    row = {"method": "A", "seed": 0, "round": 1, "seconds": 1.0, "accuracy": [0.5] * 2, "loss": [0.1] * 2,
+           "server_accuracy": [0.5] * 2, "tested": [1] * 2, "bytes_sent": [0] * 2, "messages_sent": [0] * 2,
+           "disagreement": {"low": 0.25, "top": 0.5}, "metrics": {"auc": [0.75] * 2}}  # fmt: skip
+    lost = row | {"seed": 1, "loss": [None] * 2, "server_accuracy": [None] * 2, "metrics": {"auc": [None] * 2}}
+    lost["disagreement"] = {"low": None, "top": None}
+    one, two = (Measured.of("A", rows, variant="", tried={}, seconds=0.0) for rows in ([row], [row, lost]))
+    assert [COLUMNS[name].values(one) for name in ("disagreement", "auc", "GM", "PM")] == [(50,), (0.75,), (50,), (50,)]
+    read = Measured.from_json(json.loads(dumps(two.to_json())))
+    assert [COLUMNS[name].values(read) for name in ("disagreement", "auc", "GM", "PM")] == [None, None, None, (50, 50)]
 
 
 def test_a_column_that_no_line_has_is_left_out(lab: Lab, tmp_path: Path) -> None:
