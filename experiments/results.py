@@ -20,6 +20,8 @@ from fedpeer.runs.summary import summarise
 WORST = "worst tenth"
 #: Metrics of the server's model.
 _SERVERS = ("GM", "S")
+#: Validation score of a peer that diverged.
+_LOST = -1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,15 +185,26 @@ def mean_and_sem(values: Sequence[float]) -> tuple[float, float | None]:
 def validation_score(rows: Sequence[Mapping[str, Any]], metric: str) -> float:
     """Return a variant's validation score in its last round: the mean over peers, seeds and folds; more is better.
 
-    A variant that diverged scores below all others. A metric of `ANSWER_METRICS`, such as "auc", is averaged over the
-    peers for which it is defined.
+    A peer that diverged scores below all others: the loss tells, as a model without numbers still gives some class as its
+    answer, which may be right. Peers that hold out no example have no say, nor have those for which a metric of
+    `ANSWER_METRICS`, such as "auc", is not defined.
     """
     last = max(row["round"] for row in rows)
-    late = [row for row in rows if row["round"] == last]
-    if metric not in METRICS:
-        return float(np.mean([_known(_mean_where_defined(row["validation_metrics"][metric])) for row in late]))
-    name = f"validation_{METRICS[metric][0]}accuracy"
-    return float(np.mean([np.mean([_known(each) for each in row[name]]) for row in late]))
+    return float(np.mean([_validation_mean(row, metric) for row in rows if row["round"] == last]))
+
+
+def _validation_mean(row: Mapping[str, Any], metric: str) -> float:
+    """Return a row's mean validation score over peers."""
+    prefix = METRICS[metric][0] if metric in METRICS else ""
+    accuracy_P, loss_P = row[f"validation_{prefix}accuracy"], row[f"validation_{prefix}loss"]
+    score_P = accuracy_P if metric in METRICS else row["validation_metrics"][metric]
+    peers = zip(score_P, accuracy_P, loss_P, strict=True)
+    found = [
+        _LOST if loss is None else score
+        for score, accuracy, loss in peers
+        if accuracy is not None and (loss is None or score is not None)
+    ]
+    return float(np.mean(found)) if found else _LOST
 
 
 def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
@@ -244,7 +257,3 @@ def _mean_where_defined(values: Sequence[float | None], weights: Sequence[float]
         return math.nan
     each = None if weights is None else [weights[number] for number in there]
     return float(np.average([values[number] for number in there], weights=each))
-
-
-def _known(score: float | None) -> float:
-    return -1.0 if score is None or not math.isfinite(score) else score

@@ -129,6 +129,7 @@ class Lab:
             "server_accuracy": [0.4] * 3,
             "statistics": {"update bytes": [0, 1000 + seed, 3000 + seed]},
             **{name: [score] * 3 for name, score in scores.items() if validation or "validation" not in name},
+            **{name.replace("accuracy", "loss"): [0.5] * 3 for name in scores if validation and "validation" in name},
         }
         run.record(row)
         run.finish({"methods": {}})
@@ -209,15 +210,24 @@ def test_a_search_may_hold_out_each_part_in_turn(lab: Lab, tmp_path: Path) -> No
 
 
 def test_a_variant_may_be_chosen_by_a_further_metric() -> None:
-    rows = [{"round": 2, "validation_accuracy": [0.1], "validation_metrics": {"auc": [0.6, None, 0.8]}}]
+    kept_back: dict[str, Any] = {"round": 2, "validation_accuracy": [0.1] * 3, "validation_loss": [0.5] * 3}
+    rows = [{**kept_back, "validation_metrics": {"auc": [0.6, None, 0.8]}}]
     assert validation_score(rows, "auc") == pytest.approx(0.7), "over the peers for which it is defined"
-    assert validation_score([*rows, {**rows[0], "validation_metrics": {"auc": [None]}}], "auc") == pytest.approx(-0.15)
+    lost = {**rows[0], "validation_loss": [0.5, None, 0.5]}
+    assert validation_score([lost], "auc") == pytest.approx(0.4 / 3), "of a model without numbers it is not defined either"
+    lost["validation_metrics"] = {"auc": [None] * 3}
+    assert validation_score([*rows, lost], "auc") == pytest.approx(-0.15)
 
 
 def test_a_variant_that_diverged_is_not_taken() -> None:
-    rows = [{"round": 1, "validation_accuracy": [0.3, None]}, {"round": 1, "validation_accuracy": [0.3, float("nan")]}]
-    assert validation_score(rows, "PM") == pytest.approx((0.3 - 1) / 2)
-    early = [{"round": 0, "validation_accuracy": [1.0]}, {"round": 9, "validation_accuracy": [0.25, 0.75]}]
+    """A model without numbers answers with the first class, and is right where there is no other one."""
+
+    def row(number: int, scores: list[float | None], losses: list[float | None]) -> dict[str, Any]:
+        return {"round": number, "validation_accuracy": scores, "validation_loss": losses}
+
+    assert validation_score([row(1, [0.3, 1.0], [0.5, None])], "PM") == pytest.approx((0.3 - 1) / 2)
+    assert validation_score([row(1, [0.3, None], [0.5, None])], "PM") == 0.3, "the second peer holds out no example"
+    early = [row(0, [1.0], [0.5]), row(9, [0.25, 0.75], [0.5, 0.5])]
     assert validation_score(early, "PM") == 0.5, "the last round counts"
 
 
