@@ -31,7 +31,7 @@ from fedpeer.experiments.results import CellResults, ClaimVerdict, Measured, val
 from fedpeer.experiments.runner import ExperimentOptions, found, request_digest, run_experiment
 from fedpeer.experiments.short_requests import experiment_options, passes
 from fedpeer.experiments.table import page_data, table_page
-from fedpeer.runs.disk import dumps, read_json
+from fedpeer.runs.disk import dumps, read_json, write_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import RoundDone, RunBegun
 from fedpeer.sims.request import SimulationRequest
@@ -190,6 +190,28 @@ def test_without_a_search_what_an_earlier_one_found_is_taken(lab: Lab, tmp_path:
     lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.5" in optimizer else 0.5}
     assert run_experiment(replace(options, search=True))
     assert found(options)["FedAvg"].variant == "lr=0.5", "a finished search on this machine counts for more"
+
+
+def test_a_trial_that_is_a_seeds_own_run_is_counted_once(lab: Lab, tmp_path: Path) -> None:
+    """As in virtual-table2, all of whose runs hold examples out: a variant's trial is its run with the first seed."""
+
+    def holding_out(size: RunSize) -> tuple[Cell, ...]:
+        cell = tiny(size)[1]
+        settings = {name: each.to_json() for name, each in cell.variants.items()}
+        for each in settings.values():
+            each["federation"]["simulation"]["validation"] = 0.25
+        return (replace(cell, variants={name: SimulationRequest.from_json(each) for name, each in settings.items()}),)
+
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
+    options, told = replace(wanted(tmp_path), experiment=replace(TINY, cells=holding_out)), list[object]()
+    assert run_experiment(options, told.append)
+    assert [(optimizer, seed) for _, optimizer, seed, _ in lab.played] == [
+        ("sgd,lr=0.5", 0), ("sgd,lr=0.1", 0), ("sgd,lr=0.1", 1)
+    ]  # fmt: skip
+    assert [each.runs for each in told if isinstance(each, Begun)] == [3]
+    for path in tmp_path.rglob("run.json"):
+        write_json(path, {**read_json(path), "seconds": 60.0})
+    assert found(options)["FedAvg"].seconds == 180.0
 
 
 def test_a_search_may_hold_out_each_part_in_turn(lab: Lab, tmp_path: Path) -> None:
