@@ -26,21 +26,22 @@ _SHORT = 12
 
 
 def figure_picture(data: Mapping[str, Any]) -> str:
-    """Return the figure as inline SVG (`runs/canvas.py`)."""
+    """Return the figure as inline SVG (`runs/canvas.py`); a panel is empty if no line has its number."""
     columns, figure = data["columns"], data["figure"]
     lines_in = {name: lines_of(data, name) for name in columns}
     lines = lines_in[columns[0]]
-    number_of = {line.name: number for number, line in enumerate(lines)}
+    names = dict.fromkeys(line.name for found in lines_in.values() for line in found)
+    number_of = {name: number for number, name in enumerate(names)}
     ticks = figure.get("ticks") or ()
     joined = not ticks
-    beside = 2 if max(len(line.name) for line in lines) > _SHORT else 4
-    above = ROW * (1 + math.ceil(len(lines) / beside))
+    beside = 2 if max(map(len, names), default=0) > _SHORT else 4
+    above = ROW * (1 + math.ceil(len(names) / beside))
 
     def draw(axes: Axes, name: str) -> None:
         for line in lines_in[name]:
             number = number_of[line.name]
-            _line(axes, line, number, 0.0 if joined else 0.2 * (number - (len(lines) - 1) / 2), joined)
-        places = sorted({x for line in lines for x, _ in line.points})
+            _line(axes, line, number, 0.0 if joined else 0.2 * (number - (len(names) - 1) / 2), joined)
+        places = sorted({x for line in lines_in[name] for x, _ in line.points})
         if figure["log"]:
             axes.set_xscale("log")
         if ticks:
@@ -52,7 +53,7 @@ def figure_picture(data: Mapping[str, Any]) -> str:
             axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}"))
         axes.set_xlabel(figure["x"])
         axes.set_ylabel(COLUMNS[name].axis or COLUMNS[name].title)
-        if name == columns[0]:
+        if name == columns[0] and lines:
             _legend(axes, figure["lines"], beside)
         if COLUMNS[name].log:
             axes.set_yscale("log")

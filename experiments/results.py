@@ -20,11 +20,13 @@ from fedpeer.runs.summary import summarise
 WORST = "worst tenth"
 #: Metrics of the server's model.
 _SERVERS = ("GM", "S")
+#: Validation score of a peer that diverged.
+_LOST = -1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """Results of one cell.
+    """Results of one cell. A number that some seed lacks, as one that diverged may, is left out.
 
     label        the cell's label
     variant      the variant that was taken
@@ -75,13 +77,14 @@ class Measured:
         rows = list(rows)
         (found,) = summarise(rows).values()
         scores = found["scores"]
+        statistics = _statistics([row for row in rows if row["round"] == found["rounds"]]) | _losses(rows)
         return cls(
             label=label,
             variant=variant,
             seeds=tuple(found["seeds"]),
             rounds=found["rounds"],
             peers=len(found["accuracy_per_peer"]),
-            per_seed={name: tuple(each["per_seed"]) for name, each in scores.items()},
+            per_seed={name: tuple(each["per_seed"]) for name, each in scores.items() if None not in each["per_seed"]},
             sent=found["bytes_sent"] / found["rounds"],
             seconds=seconds,
             tried=dict(tried),
@@ -89,10 +92,14 @@ class Measured:
             best={
                 name: (each["best"], each["best_sem"])
                 for name, each in scores.items()
-                if each["best_by"] == "validation"
+                if each["best_by"] == "validation" and each["best"] is not None
             },
-            late={name: tuple(scores[name]["late_per_seed"]) for name in _SERVERS if "late" in scores.get(name, {})},
-            statistics=_statistics([row for row in rows if row["round"] == found["rounds"]]) | _losses(rows),
+            late={
+                name: tuple(scores[name]["late_per_seed"])
+                for name in _SERVERS
+                if scores.get(name, {}).get("late") is not None
+            },
+            statistics={name: values_S for name, values_S in statistics.items() if np.isfinite(values_S).all()},
         )
 
     def to_json(self) -> dict[str, Any]:
@@ -178,15 +185,26 @@ def mean_and_sem(values: Sequence[float]) -> tuple[float, float | None]:
 def validation_score(rows: Sequence[Mapping[str, Any]], metric: str) -> float:
     """Return a variant's validation score in its last round: the mean over peers, seeds and folds; more is better.
 
-    A variant that diverged scores below all others. A metric of `ANSWER_METRICS`, such as "auc", is averaged over the
-    peers for which it is defined.
+    A peer that diverged scores below all others: the loss tells, as a model without numbers still gives some class as its
+    answer, which may be right. Peers that hold out no example have no say, nor have those for which a metric of
+    `ANSWER_METRICS`, such as "auc", is not defined.
     """
     last = max(row["round"] for row in rows)
-    late = [row for row in rows if row["round"] == last]
-    if metric not in METRICS:
-        return float(np.mean([_known(_mean_where_defined(row["validation_metrics"][metric])) for row in late]))
-    name = f"validation_{METRICS[metric][0]}accuracy"
-    return float(np.mean([np.mean([_known(each) for each in row[name]]) for row in late]))
+    return float(np.mean([_validation_mean(row, metric) for row in rows if row["round"] == last]))
+
+
+def _validation_mean(row: Mapping[str, Any], metric: str) -> float:
+    """Return a row's mean validation score over peers."""
+    prefix = METRICS[metric][0] if metric in METRICS else ""
+    accuracy_P, loss_P = row[f"validation_{prefix}accuracy"], row[f"validation_{prefix}loss"]
+    score_P = accuracy_P if metric in METRICS else row["validation_metrics"][metric]
+    peers = zip(score_P, accuracy_P, loss_P, strict=True)
+    found = [
+        _LOST if loss is None else score
+        for score, accuracy, loss in peers
+        if accuracy is not None and (loss is None or score is not None)
+    ]
+    return float(np.mean(found)) if found else _LOST
 
 
 def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...]]:
@@ -200,7 +218,8 @@ def _statistics(rows: Sequence[Mapping[str, Any]]) -> dict[str, tuple[float, ...
     if all(row.get("accuracy") for row in rows):
         found[WORST] = tuple(_worst_tenth(row["accuracy"]) for row in rows)
     if all(row["disagreement"] for row in rows):
-        found["disagreement"] = tuple(max(row["disagreement"].values()) for row in rows)
+        left_SG = [np.array([*row["disagreement"].values()], dtype=np.float64) for row in rows]  # null becomes NaN
+        found["disagreement"] = tuple(float(left_G.max()) for left_G in left_SG)
     return found
 
 
@@ -238,7 +257,3 @@ def _mean_where_defined(values: Sequence[float | None], weights: Sequence[float]
         return math.nan
     each = None if weights is None else [weights[number] for number in there]
     return float(np.average([values[number] for number in there], weights=each))
-
-
-def _known(score: float | None) -> float:
-    return -1.0 if score is None or not math.isfinite(score) else score

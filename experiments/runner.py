@@ -258,8 +258,11 @@ class _Player:
     def _digests(self, cell: Cell) -> list[str]:
         """Return the digest of each of a cell's runs; a placeholder for seeds of a variant that is not chosen yet."""
         known = [request_digest(request) for _, request in self._runs_of(cell)]
-        coming = len(self._searched(cell)) + self.options.size.seeds - len(known)
-        return known + [f"{cell.label} {number}" for number in range(coming)]
+        if self._variant(cell) is not None:
+            return known
+        # Where all runs hold examples out, a trial is the variant's own run with that seed.
+        coming = [seed for seed, one in _single(cell.variants[cell.unsearched]) if request_digest(one) not in known]
+        return known + [f"{cell.label} {seed}" for seed in coming]
 
     def _all_digests(self, cell: Cell) -> set[str]:
         """Return the digests of all runs that a cell may need."""
@@ -330,7 +333,8 @@ class _Player:
         return Measured.of(cell.label, rows, variant=variant, tried=scores, folds=cell.folds, seconds=seconds)
 
     def _finished_runs(self, cell: Cell) -> list[str]:
-        digests = [request_digest(request) for _, request in self._runs_of(cell)]
+        """Return the digests of a cell's finished runs; a run that is a trial and a seed's counts once."""
+        digests = dict.fromkeys(request_digest(request) for _, request in self._runs_of(cell))
         return [digest for digest in digests if self._rows(digest) is not None]
 
     def _all_rows(self, request: SimulationRequest) -> _Rows | None:

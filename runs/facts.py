@@ -46,7 +46,7 @@ class Facts:
     split: Mapping[str, Any] | None
     plan: Mapping[str, Any]
     graphs: Sequence[Mapping[str, Any]]
-    statistics: Mapping[str, Mapping[str, Sequence[float]]]
+    statistics: Mapping[str, Mapping[str, Sequence[float | None]]]
     relations: Mapping[str, Mapping[str, Any]]
     answers: Mapping[str, Mapping[str, Any]]
     timeline: Mapping[str, Mapping[str, Any]]

@@ -208,6 +208,8 @@ def traffic_plot(histories: Sequence[tuple[int, History]], label: str) -> str:
 def disagreement(history: History, index: int, label: str) -> str | None:
     """Draw the relative disagreement left after each round's averaging, one line per group; None if always zero."""
     lines = {group: np.where(left_T > 0, left_T, np.nan) for group, left_T in history.disagreement.items()}
+    # It is measured in evaluated rounds only; a line through all rounds would consist of gaps.
+    measured = {group: ~np.isnan(left_T) for group, left_T in history.disagreement.items()}
     shown = sorted((g for g in lines if np.isfinite(lines[g]).any()), key=lambda g: -float(np.nanmax(lines[g])))
 
     def draw(axes: Axes) -> None:
@@ -216,7 +218,9 @@ def disagreement(history: History, index: int, label: str) -> str | None:
         axes.set_ylim(10 ** np.floor(np.log10(left.min()) - 0.01), 10 ** np.ceil(np.log10(left.max()) + 0.01))
         ends = []
         for group in shown[:GROUPS_MAX]:
-            axes.plot(history.round_T, lines[group], _dot(history), color=method_colour(index))
+            there_T = measured[group]
+            style = _dot(np.count_nonzero(there_T))
+            axes.plot(history.round_T[there_T], lines[group][there_T], style, color=method_colour(index))
             ends.append((float(lines[group][np.isfinite(lines[group])][-1]), group[:14], INK))
         _rounds(axes, int(history.round_T[-1]))
         axes.yaxis.set_minor_formatter(NullFormatter())
@@ -226,9 +230,9 @@ def disagreement(history: History, index: int, label: str) -> str | None:
     return draw_axes(draw, 200, label, right=90) if shown else None
 
 
-def _dot(history: History) -> str:
+def _dot(rounds: int) -> str:
     """Return the style of a line, with dots if there are too few rounds for a line."""
-    return ".-" if len(history.round_T) < 3 else "-"
+    return ".-" if rounds < 3 else "-"
 
 
 def weights_plot(history: History, index: int, label: str) -> str | None:
@@ -242,7 +246,7 @@ def weights_plot(history: History, index: int, label: str) -> str | None:
             colour = method_colour(index)
             axes.fill_between(history.round_T, weight_T2[:, 0], weight_T2[:, 1], color=colour, alpha=0.2, linewidth=0)
             for side in (0, 1):
-                axes.plot(history.round_T, weight_T2[:, side], _dot(history), color=colour, linewidth=1)
+                axes.plot(history.round_T, weight_T2[:, side], _dot(len(history.round_T)), color=colour, linewidth=1)
             ends.append((float(weight_T2[-1].mean()), group[:14], INK))
         _rounds(axes, int(history.round_T[-1]))
         end_labels(axes, ends)
@@ -307,9 +311,15 @@ def _shortest(names: Sequence[str]) -> Iterator[str]:
     return (name.removeprefix("peer") if numbered else name[:8] for name in names)
 
 
-def spread_plot(values: Sequence[float], colour: int, label: str) -> str:
-    """Draw one number per peer, in ascending order; the axis is logarithmic if they differ by a factor above 100."""
-    known = np.sort(np.array([value for value in values if np.isfinite(value)], dtype=np.float64))
+def spread_plot(values: Sequence[float | None], colour: int, label: str) -> str:
+    """Draw one number per peer, in ascending order; the axis is logarithmic if they differ by a factor above 100.
+
+    Args:
+        values: null for a peer that diverged, which is left out.
+        colour: number of the method's colour.
+        label: text for screen readers.
+    """
+    known = np.sort(_finite([np.array(values, dtype=np.float64)]))  # null becomes NaN
 
     def draw(axes: Axes) -> None:
         axes.plot(np.arange(1, len(known) + 1), known, "o", color=method_colour(colour), markersize=4)

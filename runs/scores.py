@@ -34,7 +34,7 @@ def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str
     """Return the score of each metric in one method's rows, in the last and the best round: mean and SEM over seeds.
 
     `best_by` is "validation" or "test". "late" is the mean over the last `LATE` rounds, if all were evaluated. Only the
-    seeds with the most rounds count.
+    seeds with the most rounds count. A number is None, as it is null in `summary.json`, where a peer diverged.
     """
     by_seed: dict[int, dict[int, Mapping[str, Any]]] = {}
     for row in rows:
@@ -52,9 +52,9 @@ def read_scores(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str
             if all(len(history) >= LATE and history[-LATE]["round"] == last - LATE + 1 for history in full):
                 late_S = np.array([_late(history, prefix, measure, pooled) for history in full])
                 found[name] |= {
-                    "late": float(late_S.mean()),
+                    "late": finite(late_S.mean()),
                     "late_sem": _sem(late_S),
-                    "late_per_seed": late_S.tolist(),
+                    "late_per_seed": [finite(score) for score in late_S],
                 }
     return found
 
@@ -75,8 +75,8 @@ def _last_and_best(history: Sequence[Mapping[str, Any]], prefix: str, measure: M
 def best_models(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str, Any]:
     """Return the scores of the peers' models of their best rounds, mean over seeds; empty without validation examples.
 
-    mean       over peers; a peer without validation examples counts with its last model
-    per_peer   one number per peer
+    mean       over peers; a peer without validation examples counts with its last model; None if such a model diverged
+    per_peer   one number per peer, or None
     peers      number of peers with validation examples
 
     The best round has the best validation score; of equal ones that of smaller loss, and then the first
@@ -105,7 +105,7 @@ def best_models(rows: Iterable[Mapping[str, Any]], measure: Measure) -> dict[str
     if not peers:
         return {}
     score_P = np.mean(score_SP, axis=0)
-    return {"mean": float(score_P.mean()), "per_peer": score_P.tolist(), "peers": peers}
+    return {"mean": finite(score_P.mean()), "per_peer": [finite(score) for score in score_P], "peers": peers}
 
 
 def validated(history: Sequence[Mapping[str, Any]], score: str) -> list[float]:
@@ -132,13 +132,18 @@ def _mean(values: Sequence[float], weights: Sequence[float] | None) -> float:
 def _over_seeds(found: Sequence[Sequence[float]]) -> dict[str, Any]:
     final_S, best_S = np.array(found, dtype=np.float64).T
     return {
-        "final": float(final_S.mean()),
+        "final": finite(final_S.mean()),
         "final_sem": _sem(final_S),
-        "best": float(best_S.mean()),
+        "best": finite(best_S.mean()),
         "best_sem": _sem(best_S),
-        "per_seed": final_S.tolist(),
+        "per_seed": [finite(score) for score in final_S],
     }
 
 
 def _sem(values_S: Any) -> float | None:
-    return float(values_S.std(ddof=1) / math.sqrt(len(values_S))) if len(values_S) > 1 else None
+    return finite(values_S.std(ddof=1) / math.sqrt(len(values_S))) if len(values_S) > 1 else None
+
+
+def finite(value: float | np.floating[Any]) -> float | None:
+    """Return a number, or None if it is infinite or NaN."""
+    return float(value) if math.isfinite(value) else None

@@ -267,7 +267,8 @@ def coordinated(run: Facts) -> str:
             figures.append(_figure(title, picture, "In ascending order.", keys=_keys(run, [method])))
     for method, relations in run.relations.items():
         title = "How related the tasks are"
-        picture = plots.relations(np.array(relations["matrix"]), relations["peers"], title)
+        matrix_PP = np.array(relations["matrix"], dtype=np.float64)  # null, as after a divergence, becomes NaN
+        picture = plots.relations(matrix_PP, relations["peers"], title)
         caption = "Large square: similar. Empty: unrelated. Cross: opposite."
         figures.append(_figure(title, picture, caption, keys=_keys(run, [method])))
     return f"<section><h2>Other measurements</h2><div class=grid>{''.join(figures)}</div></section>" if figures else ""

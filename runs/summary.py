@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpeer.runs.history import Floats, History, Measure, histories
-from fedpeer.runs.scores import best_models, read_scores
+from fedpeer.runs.scores import best_models, finite, read_scores
 
 #: Most classes of a confusion matrix with numbers in its cells; for more classes there is only the shade.
 NUMBERS_MAX = 16
@@ -121,11 +121,11 @@ def _scores(scores_SP: Floats, measure: Measure) -> dict[str, Any]:
     score_P, mean_S = scores_SP.mean(axis=0), scores_SP.mean(axis=1)
     many = len(mean_S) > 1
     return {
-        "mean": _finite(mean_S.mean()),
-        "sem": _finite(mean_S.std(ddof=1) / math.sqrt(len(mean_S))) if many else None,
-        "worst": _finite(score_P.min() if measure == "accuracy" else score_P.max()),
-        "spread": _finite(score_P.std()),
-        "per_peer": [_finite(score) for score in score_P],
+        "mean": finite(mean_S.mean()),
+        "sem": finite(mean_S.std(ddof=1) / math.sqrt(len(mean_S))) if many else None,
+        "worst": finite(score_P.min() if measure == "accuracy" else score_P.max()),
+        "spread": finite(score_P.std()),
+        "per_peer": [finite(score) for score in score_P],
     }
 
 
@@ -133,10 +133,6 @@ def _mean(value_K: Floats) -> float | None:
     """Return the mean of the values that are defined; None: there are none."""
     known_K = value_K[np.isfinite(value_K)]
     return float(known_K.mean()) if len(known_K) else None
-
-
-def _finite(value: float | np.floating[Any]) -> float | None:
-    return float(value) if math.isfinite(value) else None
 
 
 def measure_of(methods: Mapping[str, Mapping[str, Any]]) -> Measure:

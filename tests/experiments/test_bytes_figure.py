@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -10,6 +11,7 @@ from fedpeer.experiments.bytes_figure import BYTES
 from fedpeer.experiments.columns import COLUMNS
 from fedpeer.experiments.experiment import AtAccuracy
 from fedpeer.experiments.moments import MEGABYTES, at_accuracy
+from fedpeer.experiments.pictures import figure_picture
 from fedpeer.experiments.registry import experiment
 from fedpeer.experiments.results import Measured
 from fedpeer.sims.network.engine import SECONDS
@@ -101,3 +103,8 @@ def test_who_never_comes_so_far_takes_too_much() -> None:
         results = {mine: measured(mine, megabytes), published: measured(published, 100.0)}
         assert claim.check(results).held is held
     assert claim.check({published: measured(published, 100.0)}).held is None
+    axes = BYTES.experiment().figure
+    assert axes is not None
+    data = {"name": "bytes", "size": "quick", "title": "Bytes", "columns": [MEGABYTES], "figure": asdict(axes),
+            "places": {mine: {"line": "int8", "x": 90}}, "measured": [measured(mine, None).to_json()]}  # fmt: skip
+    assert "Bytes. " in figure_picture(data), "a picture without lines"

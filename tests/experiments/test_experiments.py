@@ -31,7 +31,7 @@ from fedpeer.experiments.results import CellResults, ClaimVerdict, Measured, val
 from fedpeer.experiments.runner import ExperimentOptions, found, request_digest, run_experiment
 from fedpeer.experiments.short_requests import experiment_options, passes
 from fedpeer.experiments.table import page_data, table_page
-from fedpeer.runs.disk import read_json
+from fedpeer.runs.disk import dumps, read_json, write_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.events import RoundDone, RunBegun
 from fedpeer.sims.request import SimulationRequest
@@ -129,6 +129,7 @@ class Lab:
             "server_accuracy": [0.4] * 3,
             "statistics": {"update bytes": [0, 1000 + seed, 3000 + seed]},
             **{name: [score] * 3 for name, score in scores.items() if validation or "validation" not in name},
+            **{name.replace("accuracy", "loss"): [0.5] * 3 for name in scores if validation and "validation" in name},
         }
         run.record(row)
         run.finish({"methods": {}})
@@ -191,6 +192,28 @@ def test_without_a_search_what_an_earlier_one_found_is_taken(lab: Lab, tmp_path:
     assert found(options)["FedAvg"].variant == "lr=0.5", "a finished search on this machine counts for more"
 
 
+def test_a_trial_that_is_a_seeds_own_run_is_counted_once(lab: Lab, tmp_path: Path) -> None:
+    """As in virtual-table2, all of whose runs hold examples out: a variant's trial is its run with the first seed."""
+
+    def holding_out(size: RunSize) -> tuple[Cell, ...]:
+        cell = tiny(size)[1]
+        settings = {name: each.to_json() for name, each in cell.variants.items()}
+        for each in settings.values():
+            each["federation"]["simulation"]["validation"] = 0.25
+        return (replace(cell, variants={name: SimulationRequest.from_json(each) for name, each in settings.items()}),)
+
+    lab.scores = lambda method, optimizer: {"validation_server_accuracy": 0.9 if "0.1" in optimizer else 0.5}
+    options, told = replace(wanted(tmp_path), experiment=replace(TINY, cells=holding_out)), list[object]()
+    assert run_experiment(options, told.append)
+    assert [(optimizer, seed) for _, optimizer, seed, _ in lab.played] == [
+        ("sgd,lr=0.5", 0), ("sgd,lr=0.1", 0), ("sgd,lr=0.1", 1)
+    ]  # fmt: skip
+    assert [each.runs for each in told if isinstance(each, Begun)] == [3]
+    for path in tmp_path.rglob("run.json"):
+        write_json(path, {**read_json(path), "seconds": 60.0})
+    assert found(options)["FedAvg"].seconds == 180.0
+
+
 def test_a_search_may_hold_out_each_part_in_turn(lab: Lab, tmp_path: Path) -> None:
     """One variant is better on two of three parts, the other one in the mean."""
     parts = {"sgd,lr=0.5": (0.9, 0.1, 0.1), "sgd,lr=0.1": (0.2, 0.2, 0.2)}
@@ -209,15 +232,24 @@ def test_a_search_may_hold_out_each_part_in_turn(lab: Lab, tmp_path: Path) -> No
 
 
 def test_a_variant_may_be_chosen_by_a_further_metric() -> None:
-    rows = [{"round": 2, "validation_accuracy": [0.1], "validation_metrics": {"auc": [0.6, None, 0.8]}}]
+    kept_back: dict[str, Any] = {"round": 2, "validation_accuracy": [0.1] * 3, "validation_loss": [0.5] * 3}
+    rows = [{**kept_back, "validation_metrics": {"auc": [0.6, None, 0.8]}}]
     assert validation_score(rows, "auc") == pytest.approx(0.7), "over the peers for which it is defined"
-    assert validation_score([*rows, {**rows[0], "validation_metrics": {"auc": [None]}}], "auc") == pytest.approx(-0.15)
+    lost = {**rows[0], "validation_loss": [0.5, None, 0.5]}
+    assert validation_score([lost], "auc") == pytest.approx(0.4 / 3), "of a model without numbers it is not defined either"
+    lost["validation_metrics"] = {"auc": [None] * 3}
+    assert validation_score([*rows, lost], "auc") == pytest.approx(-0.15)
 
 
 def test_a_variant_that_diverged_is_not_taken() -> None:
-    rows = [{"round": 1, "validation_accuracy": [0.3, None]}, {"round": 1, "validation_accuracy": [0.3, float("nan")]}]
-    assert validation_score(rows, "PM") == pytest.approx((0.3 - 1) / 2)
-    early = [{"round": 0, "validation_accuracy": [1.0]}, {"round": 9, "validation_accuracy": [0.25, 0.75]}]
+    """A model without numbers answers with the first class, and is right where there is no other one."""
+
+    def row(number: int, scores: list[float | None], losses: list[float | None]) -> dict[str, Any]:
+        return {"round": number, "validation_accuracy": scores, "validation_loss": losses}
+
+    assert validation_score([row(1, [0.3, 1.0], [0.5, None])], "PM") == pytest.approx((0.3 - 1) / 2)
+    assert validation_score([row(1, [0.3, None], [0.5, None])], "PM") == 0.3, "the second peer holds out no example"
+    early = [row(0, [1.0], [0.5]), row(9, [0.25, 0.75], [0.5, 0.5])]
     assert validation_score(early, "PM") == 0.5, "the last round counts"
 
 
@@ -517,6 +549,18 @@ def test_further_metrics_are_means_over_the_peers_that_have_them() -> None:
            "metrics": {"auc": [0.5, None, 0.75]}}  # fmt: skip
     made = Measured.of("A", [row], variant="", tried={}, seconds=0.0)
     assert COLUMNS["auc"].values(made) == (0.625,)
+
+
+def test_what_a_seed_that_diverged_lacks_is_left_out_and_the_page_can_be_read_again() -> None:
+    row = {"method": "A", "seed": 0, "round": 1, "seconds": 1.0, "accuracy": [0.5] * 2, "loss": [0.1] * 2,
+           "server_accuracy": [0.5] * 2, "tested": [1] * 2, "bytes_sent": [0] * 2, "messages_sent": [0] * 2,
+           "disagreement": {"low": 0.25, "top": 0.5}, "metrics": {"auc": [0.75] * 2}}  # fmt: skip
+    lost = row | {"seed": 1, "loss": [None] * 2, "server_accuracy": [None] * 2, "metrics": {"auc": [None] * 2}}
+    lost["disagreement"] = {"low": None, "top": None}
+    one, two = (Measured.of("A", rows, variant="", tried={}, seconds=0.0) for rows in ([row], [row, lost]))
+    assert [COLUMNS[name].values(one) for name in ("disagreement", "auc", "GM", "PM")] == [(50,), (0.75,), (50,), (50,)]
+    read = Measured.from_json(json.loads(dumps(two.to_json())))
+    assert [COLUMNS[name].values(read) for name in ("disagreement", "auc", "GM", "PM")] == [None, None, None, (50, 50)]
 
 
 def test_a_column_that_no_line_has_is_left_out(lab: Lab, tmp_path: Path) -> None:

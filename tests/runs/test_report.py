@@ -18,6 +18,8 @@ from fedpeer.runs import report as report_module
 from fedpeer.runs.canvas import PALETTE
 from fedpeer.runs.disk import write_json
 from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.history import histories
+from fedpeer.runs.plots import disagreement
 from fedpeer.runs.report import write_report
 from fedpeer.runs.svg import drawing_only
 from tests.peer.runtime.browser import CHROMIUM, chromium
@@ -292,7 +294,9 @@ def test_a_diverged_peer_and_exact_averages_are_drawn_without_numbers_that_are_n
         run.record({**row("local", number, measure="error"), "error": [1.0, None, 2.0, 3.0]})
         exact = {**row("full-averaging", number, measure="error"), "disagreement": {"everyone": 0.0}}
         exact["weight"] = {"everyone": [1.0 - 1e-9, 1.0]}
+        exact["statistics"] = {"uncertainty": [0.5, None, 0.25, 1.0], "confidence": [None] * 4}
         run.record(exact)
+    run.describe("relations", {"local": {"peers": ["peer1", "peer2"], "matrix": [[1.0, None], [None, 1.0]]}})
     text, parsed = page(run)
     check(text, parsed)
     assert "Full averaging: every average was exact; full averaging: all weights stayed at 1." in parsed.text
@@ -306,6 +310,15 @@ def test_a_diverged_peer_and_exact_averages_are_drawn_without_numbers_that_are_n
     text, parsed = page(run)
     check(text, parsed)
     assert "better than with local only; $\\ward3$<b> gains most" in parsed.text, "users are named by their names"
+
+
+def test_disagreement_is_a_line_where_few_rounds_are_evaluated() -> None:
+    """Rounds that are not evaluated have none."""
+    rows = [row("full-averaging", number, evaluated=number % 5 == 0) for number in range(1, 21)]
+    rows = [each if each["accuracy"] else {**each, "disagreement": {}} for each in rows]
+    drawn = disagreement(histories(rows)["full-averaging"], 1, "left")
+    assert drawn is not None
+    assert [path.count("L") for path in re.findall(r'd="(M [^"]*)" clip-path[^>]*var\(--m1\)', drawn)] == [3]
 
 
 def test_text_from_outside_is_never_markup(tmp_path: Path) -> None:

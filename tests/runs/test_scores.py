@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
+from fedpeer.runs.disk import dumps
 from fedpeer.runs.scores import best_models, read_scores
 from fedpeer.runs.summary import best_text, headline, server_score, spoken, summarise
 
@@ -111,6 +113,17 @@ def test_errors_are_best_where_they_are_least() -> None:
     ]
     found = read_scores(rows, "error")["PM"]
     assert (found["final"], found["best"]) == (2.0, 1.0)
+
+
+def test_scores_that_are_no_number_are_null_before_they_are_written_too() -> None:
+    """The command line prints what is in memory, and the report what was written."""
+    lost = {"method": "fedavg", "seed": 0, "round": 1, "error": [None, 2.0], "tested": [1, 3]}
+    lost |= {"server_error": [None, None], "validation_error": [1.0, 2.0], "validation_loss": [1.0, 2.0]}
+    found = summarise([lost])
+    assert found == json.loads(dumps(found))
+    assert server_score(found["fedavg"]) is None
+    assert headline(found) == "Nothing was evaluated"
+    assert found["fedavg"]["best_models"]["per_peer"] == [None, 2.0]
 
 
 def test_a_sentence_goes_by_the_better_of_both_models() -> None:
