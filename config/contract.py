@@ -54,6 +54,7 @@ _WEIGHTS = "each peer's initial push-sum weight would be different"
 _STEPS = "asynchronous peers count their rounds separately, so rounds of different peers would not match"
 _PROMISED = "members joined under this promise of privacy, and what was sent before cannot be masked later"
 _COORDINATOR = "a coordinator's rounds and push-sum weights (held or in transit) cannot be converted into one another"
+_COUNTED = "a coordinator counts its averagings, so their numbers would belong to other rounds of training"
 _UPDATES = "updates in transit are a model in one case and its change in the other"
 _NEXT = "from the round that the new contract names"
 _OUTER = "with a new optimizer state and a new outer state"
@@ -103,7 +104,7 @@ KEYS: Mapping[str, Key] = {
     "gossip.tolerance": Key("average", True, _NEXT),
     "gossip.exchanges": Key("average", True, _NEXT),
     "gossip.max_exchanges": Key("average", True, _NEXT, since="0.3"),
-    "gossip.every": Key("average", True, _NEXT),
+    "gossip.every": Key("average", True, f"{_NEXT}; not with a coordinator"),
     "gossip.drift": Key("average", True, _NEXT),
     "gossip.wire": Key("average", True, _SHARES),
     "gossip.privacy": Key("average", False, _PROMISED),
@@ -288,7 +289,8 @@ def _at(contract: ContractFields, path: str) -> Any:
 class Difference:
     """One setting that has different values in two contracts; None: missing.
 
-    of_all   `gossip.protocol` and `learning.mode` of both contracts, for slices without values of their own
+    of_all   `gossip.protocol`, `gossip.every` and `learning.mode` of both contracts, for slices without values of their
+             own; and whether coordinators average as often as `gossip.every` says
     """
 
     path: str
@@ -321,7 +323,10 @@ class Difference:
         protocols = (self.mine, self.theirs) if self.path == "gossip.protocol" else self._of_slice("protocol")
         if "coordinator" in protocols and protocols[0] != protocols[1]:
             return _COORDINATOR
-        for name, why in (("mode", _STEPS), ("privacy", _PROMISED)):
+        if self.path == "gossip.every" and any(each.get("counted") for each in self.of_all):
+            return _COUNTED
+        of_coordinator = (("every", _COUNTED),) if "coordinator" in protocols else ()
+        for name, why in (*of_coordinator, ("mode", _STEPS), ("privacy", _PROMISED)):
             mine, theirs = self._of_slice(name)
             if mine != theirs:
                 return why
@@ -358,7 +363,18 @@ def differences(mine: ContractFields, theirs: ContractFields) -> list[Difference
 
 
 def _of_all(contract: ContractFields) -> dict[str, Any]:
-    return {"protocol": _at(contract, "gossip.protocol"), "mode": _at(contract, "learning.mode")}
+    protocol, every = _at(contract, "gossip.protocol"), _at(contract, "gossip.every")
+    models = contract.get("partial_models")
+    own = (
+        [each.get("gossip") for each in models.values() if isinstance(each, Mapping)]
+        if isinstance(models, Mapping)
+        else []
+    )
+    counted = protocol == "coordinator" or any(
+        isinstance(each, Mapping) and each.get("protocol") == "coordinator" and each.get("every") is None
+        for each in own
+    )
+    return {"protocol": protocol, "every": every, "mode": _at(contract, "learning.mode"), "counted": counted}
 
 
 def _differences(mine: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[Difference]:

@@ -100,7 +100,7 @@ class Node:
 
     durable   recovered state, or a blank one if `blank`
     forgot    something that was durable is known to be lost
-    renews    save a whole snapshot at once, since no older one is left behind the one that was read
+    renews    save a whole snapshot at once: no older one is left behind the one that was read, or it has other groups
     spec_of   returns the spec of a consensus group
 
     `consensus_by_group` has the peer's consensus groups. `client` is the peer's client if the algorithm has a server;
@@ -299,6 +299,10 @@ class Node:
     def _wake(self) -> None:
         """Start this process on its durable state, and enter its first phase."""
         state = self.state
+        # Before any entry of a group that the last snapshot lacks. A snapshot hides that memory was lost and that the
+        # key is another one, so it then waits for the new incarnation.
+        if self._renews and not (self._forgot or state.durable.rekeyed):
+            state.snapshot()
         state.start(self._number(state.durable))
         if self._forgot:  # a peer with another key has forgotten nothing: it is another voter (`roster_keys.py`)
             state.lose_vote()
@@ -318,7 +322,7 @@ class Node:
             self.blank = True
         elif self._forgot:
             begin_incarnation(state, state.durable.incarnation + 1, "the disk lost durable state")
-        if self.blank or self._renews or self._forgot:
+        if self.blank or self._forgot:
             state.snapshot()
         gone_over(state)
         round, last = state.durable.round, self.setup.federation.learning.rounds

@@ -314,6 +314,7 @@ def node_of(
         SnapshotForeignError: the state belongs to another peer or federation.
     """
     index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
+    regrouped = False
     if recovered.snapshot is None:
         # There may be entries without a snapshot: the first snapshot was not finished, or can no longer be read.
         durable = DurableState.blank(rules, index, start_n, state_size)
@@ -325,6 +326,8 @@ def node_of(
         durable = durable_state_of(
             recovered.snapshot, recovered.entries, rules, index, owner_of(setup), places, _owner_key(setup)
         )
+        seats = {id for id, each in durable.consensus_states.items() if each.voter_sets}
+        regrouped = set(index) != set(durable.groups) or set(blank) != seats
         if set(index) != set(durable.groups):
             durable.regrouped(index)
         durable.seated(places, blank)
@@ -347,7 +350,7 @@ def node_of(
         durable,
         blank=durable.generation == 0,
         forgot=not recovered.whole,
-        renews=not recovered.spare,
+        renews=regrouped or not recovered.spare,
         draws=draws,
         sign=sign,
         verify=verify,

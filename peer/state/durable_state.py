@@ -154,8 +154,9 @@ class Rules:
 class DurableState:
     """All that a peer must not forget.
 
-    index        by group, places (D,) int64 of its scalars in the parameters; `spans`: the same, consecutive places as
-                 slices, which are many times quicker to read
+    index        by group, places (D,) int64 of its scalars in the parameters; they are missing for a group that the
+                 peer's plan no longer has, until `regrouped` drops it
+    spans        the same as `index`, consecutive places as slices, which are many times quicker to read
     x_n          (n,) float32 parameters before the round's training; after it, its result
     s_k          (k,) training state: of an optimizer, float32, or the bytes of another state, uint8
                  (`node/trainer.py`); `fresh` while there is none
@@ -269,10 +270,9 @@ class DurableState:
             case Began():
                 self.x_n = self._assembled()
                 self.round, self.trained = entry.round, False
-                for group, holding in self.groups.items():
-                    if self.rules.drifts and holding.active:
-                        settled_D = self.x_n[self.index[group]]
-                        self.groups[group] = replace(holding, active=False, settled_D=settled_D)
+                for group, place_D in self.index.items():
+                    if self.rules.drifts and self.groups[group].active:
+                        self.groups[group] = replace(self.groups[group], active=False, settled_D=self.x_n[place_D])
             case Started():
                 self.first = self.first if self.generation and not self.rekeyed else entry.generation
                 self.generation = entry.generation
@@ -286,11 +286,12 @@ class DurableState:
                 self.met_as.pop(entry.peer, None)
             case Reborn():
                 self.x_n = self.x_n if self.trained else self._assembled()
-                for group, holding in self.groups.items():
+                for group, place_D in self.index.items():
+                    holding = self.groups[group]
                     # The record of masked shares is gone with the old account: only the model itself is left.
                     noisy = self.rules.masked and self.trained
                     unknown = noisy or float(holding.held.weight) <= NOTHING_HELD
-                    value_D = self.x_n[self.index[group]] if unknown else holding.held.estimate_D
+                    value_D = self.x_n[place_D] if unknown else holding.held.estimate_D
                     held = Mass.of(value_D, self.rules.start_weight)
                     self.groups[group] = GroupState(
                         held, at=holding.at, reach=holding.reach, put=self.rules.start_weight
@@ -391,7 +392,7 @@ class DurableState:
 
     def _take(self, entry: ShareApplied) -> None:
         holding, share = self.groups[entry.group], entry.share
-        length = len(self.index[entry.group])
+        length = len(holding.held.value_D)
         channel, mass = take(holding.into.get(entry.sender, Incoming()), share, self.rules.form_of(entry.group), length)
         if share.payload.dtype == mass.value_D.dtype:  # not converted: still the message's own buffer
             mass = Mass(mass.value_D.clone(), mass.weight)

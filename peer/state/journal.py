@@ -147,7 +147,7 @@ def durable_state_of(
             )
     durable = DurableState(
         rules,
-        {name: index.get(name, torch.empty(0, dtype=torch.int64)) for name in groups},
+        {name: place_D for name, place_D in index.items() if name in groups},
         tensors["x"],
         tensors["s"],
         groups,

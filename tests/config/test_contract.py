@@ -331,8 +331,8 @@ def test_a_slices_deadline_is_each_peers_own_business() -> None:
         ({"every": 2}, {"protocol": "coordinator", "every": 2}, "push-sum", False),
         ({"protocol": "coordinator"}, None, "push-sum", False),
         ({"protocol": "push-sum"}, None, "coordinator", False),
-        ({"protocol": "coordinator"}, {"protocol": "coordinator", "every": 3}, "push-sum", True),
-        ({"protocol": "coordinator"}, {"every": 3}, "coordinator", True),
+        ({"protocol": "coordinator"}, {"protocol": "coordinator", "deadline": 3.0}, "push-sum", True),
+        ({"protocol": "coordinator"}, {"deadline": 3.0}, "coordinator", True),
         ({"protocol": "exact"}, None, "push-sum", True),
     ],
     ids=str,
@@ -348,6 +348,35 @@ def test_a_slice_keeps_its_coordinator_as_the_federation_does(
     assert found.path == "partial_models.own.gossip"
     assert found.changes is changes
     assert changes or "cannot be converted" in found.way()
+
+
+@pytest.mark.parametrize(
+    ("own", "of_all", "every", "changes"),
+    [
+        (None, "coordinator", (1, 2), False),
+        ({"protocol": "coordinator"}, "push-sum", (1, 2), False),
+        ({"protocol": "coordinator", "every": 3}, "push-sum", (1, 2), True),
+        ({"every": 3}, "push-sum", (1, 2), True),
+        (({"every": 2}, {"every": 4}), "coordinator", (1, 1), False),
+        (({"protocol": "coordinator"}, {"protocol": "coordinator", "every": 4}), "push-sum", (1, 1), False),
+        (({"protocol": "coordinator"}, {"protocol": "coordinator", "every": 2}), "push-sum", (2, 2), True),
+    ],
+    ids=str,
+)
+def test_a_coordinator_averages_as_often_as_it_did(
+    own: Any, of_all: str, every: tuple[int, int], changes: bool
+) -> None:
+    """Its rounds are numbered by averagings: with `every: 5` instead of 1 the eighth would follow on round 40."""
+    both = own if isinstance(own, tuple) else (own, own)
+    contracts = (
+        contract_of(
+            federation(partial_models__own={"gossip": each}, gossip__protocol=of_all, gossip__every=of_federation)
+        )
+        for each, of_federation in zip(both, every, strict=True)
+    )
+    (found,) = differences(*contracts)
+    assert found.changes is changes
+    assert changes or "counts its averagings" in found.way()
 
 
 # -------------------------------------------------------------------------------------------------------- going on

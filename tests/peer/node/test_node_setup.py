@@ -1,16 +1,80 @@
-"""The roster decides with which peers a peer averages."""
+"""The roster decides with which peers a peer averages, also after a restart under another one."""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import pytest
+import torch
 
 from fedpeer.config.address import PeerUrl
 from fedpeer.config.choice import parse_choice
-from fedpeer.peer.node.node_setup import setup_of
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.node.node_setup import disk_bytes, setup_of
+from fedpeer.peer.state.entries import Began, Closed, LocalTrained
+from fedpeer.peer.state.events import Effect, Persist, Tick
+from fedpeer.peer.state.saving import Recovered
 from fedpeer.sims.network.node_factory import NodeFactory
 from tests.faults.peer_cluster import world
+
+ME = "peer1"
+
+
+@dataclass
+class Disk:
+    """The state of one of two peers, and its restarts under rosters with one or both of them."""
+
+    made: NodeFactory
+    snapshot: bytes | None = None
+    entries: list[bytes] = field(default_factory=list)
+
+    @classmethod
+    def blank(cls, protocol: str) -> Disk:
+        return cls(NodeFactory.of(world(2, gossip__protocol=protocol), parse_choice("partial-averaging")))
+
+    def start(self, peers: int) -> Node:
+        roster = replace(self.made.roster, entries=self.made.roster.entries[:peers])
+        self.made.setups[ME] = setup_of(self.made.world, roster, ME, nonce=0)
+        return self.made.node(ME, Recovered(snapshot=self.snapshot, entries=self.entries))
+
+    def save(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Persist):
+                data = disk_bytes(effect, self.made.setups[ME])
+                whole = effect.kind == "snapshot"
+                self.snapshot, self.entries = (data, []) if whole else (self.snapshot, [*self.entries, data])
+
+
+def test_a_peer_whose_group_is_gone_after_a_restart_keeps_its_own_values() -> None:
+    """The only other member of its group was revoked while it was away: nothing tells where the group's values were."""
+    disk = Disk.blank("push-sum")
+    node = disk.start(peers=2)
+    disk.save(node.step(Tick(1)))
+    trained_n = node.durable.x_n + 1
+    for entry in (Began(round=1), LocalTrained(round=1, x_n=trained_n, s_k=node.durable.s_k), Began(round=2)):
+        node.state.write(entry)
+    disk.save(node.take_effects())
+    again = disk.start(peers=1).durable
+    assert not again.groups
+    assert (again.round, again.trained) == (2, False)
+    assert torch.equal(again.x_n, trained_n)
+
+
+@pytest.mark.parametrize("protocol", ["push-sum", "coordinator"])
+def test_a_group_that_is_new_at_a_restart_is_saved_before_anything_of_it(protocol: str) -> None:
+    """It has no place in the snapshot from before, so the entries of a group in it could not be read."""
+    disk = Disk.blank(protocol)
+    disk.save(disk.start(peers=1).step(Tick(1)))
+    node = disk.start(peers=2)
+    disk.save(node.step(Tick(1)))
+    for group in node.durable.groups:
+        node.state.write(Closed(group=group, without=()))
+    disk.save(node.take_effects())
+    again = disk.start(peers=2).durable
+    assert {id: each.at for id, each in again.groups.items()} == dict.fromkeys(node.durable.groups, (0, 1))
+    assert again.consensus_states.keys() == node.durable.consensus_states.keys()
+    assert again.groups or again.consensus_states
 
 
 @pytest.mark.slow
