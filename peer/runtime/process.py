@@ -92,7 +92,7 @@ LOOK_S = 1.0
 #: Seconds after which a second Ctrl-C counts as such; a terminal and a service manager may both signal at once.
 _AGAIN_S = 1.0
 #: Most events that wait while a disk is slow: windows and pings of some dozen neighbors. Further messages are dropped,
-#: and their senders repeat them.
+#: and their senders repeat them; further rejections are only counted.
 WAITING_MAX = 256
 
 #: Seconds, from when this peer met another that would connect to it, after which it logs that no peer has.
@@ -606,7 +606,7 @@ class PeerProcess:
 
     def _rejected(self, rejection: Rejection) -> None:
         self._say(RejectEffect(rejection))
-        if rejection.sender:
+        if rejection.sender and len(self._waiting) < WAITING_MAX:
             self.feed(rejection)
 
     # ----------------------------------------------------------------------------------------------------- effects out
