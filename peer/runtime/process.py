@@ -166,6 +166,11 @@ class PeerProcess:
         return self._pause_asked_at is not None
 
     @property
+    def leave_requested(self) -> bool:
+        """True if this peer is to leave the federation and has not begun to."""
+        return self._leave
+
+    @property
     def training(self) -> bool:
         """True if the trainer's thread is busy; a peer that pauses does not wait for it."""
         return self._begun and (self._trainer.busy or self._closer.busy)
@@ -432,7 +437,7 @@ class PeerProcess:
                 self._end(Stop(EXIT_STOPPED, text))
 
         def leave() -> None:
-            if self._begun:
+            if self._begun and self._stopped is None:
                 self.feed(OperatorCommand("leave"))
             else:
                 self._leave = True

@@ -110,7 +110,7 @@ def test_a_signal_while_it_ends_does_not_change_how_it_ended(
         decided.append(process._stopped)
         if asked_before:
             process._pause_asked_at = loop.time() - 2 * _AGAIN_S
-        for each in (signal.SIGINT, signal.SIGUSR2):
+        for each in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(os.getpid(), each)
         await handled.wait()
         await close(carrier)
@@ -120,6 +120,7 @@ def test_a_signal_while_it_ends_does_not_change_how_it_ended(
     assert [stop] == decided
     assert stop.code == 0
     assert process.pause_requested, "so it does not start again by itself"
+    assert process.leave_requested, "so it leaves if it does"
 
 
 def test_rejections_do_not_pile_up_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
