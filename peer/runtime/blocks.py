@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 from xxhash import xxh3_128
 
 #: Version of the files written here; files of a later version are left untouched.
@@ -31,6 +32,8 @@ _NAME, _CHECK = struct.Struct("<4sHQ"), struct.Struct("<I")
 HEAD_BYTES = _NAME.size + _CHECK.size
 #: Length of the bytes that follow, and their digest.
 _BLOCK = struct.Struct("<Q16s")
+#: Number of a batch's entries, before their lengths.
+_COUNT = struct.Struct("<I")
 #: Bytes read at once for a digest: a journal may be much larger than a peer's memory should hold.
 _READ_BYTES = 1 << 20
 
@@ -87,7 +90,7 @@ def block(number: int, offset: int, parts: Sequence[bytes], version: int = VERSI
 
 def batch(number: int, offset: int, entries: Sequence[bytes], version: int = VERSION) -> tuple[bytes, ...]:
     """Return the entries as one block at this offset of file `number`, which has this version."""
-    table = struct.pack(f"<I{len(entries)}Q", len(entries), *map(len, entries))
+    table = _COUNT.pack(len(entries)) + struct.pack(f"<{len(entries)}Q", *map(len, entries))
     return block(number, offset, (table, *entries), version)
 
 
@@ -155,18 +158,45 @@ def scan(path: Path, number: int) -> Scan:
             except DamagedError:
                 return Scan(version, tuple(batches), good, torn=True)
             first = good + _BLOCK.size
+            end = first + length
             # Space that the file system allocated before the bytes arrived reads as zeros.
-            if first + length > size or not (length or any(digest)):
-                return Scan(version, tuple(batches), good, torn=True)
-            if _digest(version, number, good, _pieces(file, length)) != digest:
-                return Scan(version, tuple(batches), good, torn=first + length == size)
+            empty = not (length or any(digest))
+            if empty or end > size or _digest(version, number, good, _pieces(file, length)) != digest:
+                torn = (empty or end >= size) and not _followed(path, version, number, good)
+                return Scan(version, tuple(batches), good, torn=torn)
             file.seek(first)
-            (count,) = struct.unpack("<I", file.read(4))
+            (count,) = _COUNT.unpack(file.read(_COUNT.size))
             lengths = struct.unpack(f"<{count}Q", file.read(8 * count))
             batches.append(Batch(path, file.tell(), lengths))
-            good = first + length
+            good = end
             file.seek(good)
     return Scan(version, tuple(batches), good, torn=False)
+
+
+def _followed(path: Path, version: int, number: int, offset: int) -> bool:
+    """Return whether an intact batch begins beyond this offset; then what is damaged there was durable before it.
+
+    The length of a damaged block may be wrong, so the next one may begin at any byte. Its digest is computed only where
+    its lengths agree with one another, which they hardly do by chance.
+    """
+    data = np.memmap(path, np.uint8, "r")
+    for begins in range(offset + 1, offset + 9):
+        words = data[begins : len(data) - (len(data) - begins) % 8].view("<u8")
+        places = np.flatnonzero((words > _COUNT.size) & (words < len(data)))
+        places = places[places + 3 < len(words)]
+        counts = words[places + 3] % 2**32  # after a length and a digest
+        fits = _COUNT.size + 8 * counts <= words[places]
+        for at in (begins + 8 * int(place) for place in places[fits]):
+            (length, digest), first = _BLOCK.unpack_from(data, at), at + _BLOCK.size
+            if first + length > len(data):
+                continue
+            (count,) = _COUNT.unpack_from(data, first)
+            entries = struct.unpack_from(f"<{count}Q", data, first + _COUNT.size)
+            if length == _COUNT.size + 8 * count + sum(entries):
+                found = _digest(version, number, at, (bytes(data[first : first + length]),))
+                if found == digest:
+                    return True
+    return False
 
 
 def _version_in(data: bytes, magic: bytes, number: int) -> int:

@@ -92,7 +92,7 @@ LOOK_S = 1.0
 #: Seconds after which a second Ctrl-C counts as such; a terminal and a service manager may both signal at once.
 _AGAIN_S = 1.0
 #: Most events that wait while a disk is slow: windows and pings of some dozen neighbors. Further messages are dropped,
-#: and their senders repeat them.
+#: and their senders repeat them; further rejections are only counted.
 WAITING_MAX = 256
 
 #: Seconds, from when this peer met another that would connect to it, after which it logs that no peer has.
@@ -164,6 +164,11 @@ class PeerProcess:
     def pause_requested(self) -> bool:
         """True if the operator has asked this peer to pause."""
         return self._pause_asked_at is not None
+
+    @property
+    def leave_requested(self) -> bool:
+        """True if this peer is to leave the federation and has not begun to."""
+        return self._leave
 
     @property
     def training(self) -> bool:
@@ -432,7 +437,7 @@ class PeerProcess:
                 self._end(Stop(EXIT_STOPPED, text))
 
         def leave() -> None:
-            if self._begun:
+            if self._begun and self._stopped is None:
                 self.feed(OperatorCommand("leave"))
             else:
                 self._leave = True
@@ -606,7 +611,7 @@ class PeerProcess:
 
     def _rejected(self, rejection: Rejection) -> None:
         self._say(RejectEffect(rejection))
-        if rejection.sender:
+        if rejection.sender and len(self._waiting) < WAITING_MAX:
             self.feed(rejection)
 
     # ----------------------------------------------------------------------------------------------------- effects out

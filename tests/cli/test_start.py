@@ -37,6 +37,7 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.runtime import prepared, supervisor
 from fedpeer.peer.runtime import process as runtime_process
 from fedpeer.peer.runtime.prepared import Prepared
+from fedpeer.peer.state.events import Stop
 from fedpeer.peer.wire.roster import RosterError
 from fedpeer.sims.processes.settling import free_ports
 from fedpeer.sims.request import cores
@@ -244,6 +245,28 @@ def test_a_signal_before_peers_listen_is_a_pause(
     }
     logged = json.loads(Path("fed/peer1/peer1-state/log.jsonl").read_text(encoding="utf-8"))
     assert logged["what"] == "stopped"
+
+
+def test_a_peer_that_is_to_leave_does_so_although_it_first_changes_its_contract(
+    fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It went on learning instead: a finished peer with a later contract in its folder changes to that at once."""
+    stops, leaves = iter([Stop(0, "changes to contract 1", again=True), Stop(0, "left")]), list[bool]()
+
+    class Process:
+        pause_requested = training = False
+
+        def __init__(self, prepared: object, *, leave: bool = False, **_: object) -> None:
+            leaves.append(leave)
+            self.leave_requested = leave
+
+        async def run(self) -> Stop:
+            return next(stops)
+
+    monkeypatch.setattr(runtime_process, "PeerProcess", Process)
+    monkeypatch.setattr(prepared, "prepare_peer", lambda *_: None)
+    assert fedpeer("leave", "--config", configs[0]).code == 0
+    assert leaves == [True, True]
 
 
 @pytest.mark.parametrize(

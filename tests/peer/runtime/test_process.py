@@ -9,13 +9,15 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.discovery import DiscoveryError
-from fedpeer.peer.runtime.process import _AGAIN_S, PeerProcess
+from fedpeer.peer.runtime.process import _AGAIN_S, WAITING_MAX, PeerProcess
+from fedpeer.rejection import Rejection
 from tests.peer.runtime.alone import alone_at
 
 FEDERATION = {
@@ -108,7 +110,7 @@ def test_a_signal_while_it_ends_does_not_change_how_it_ended(
         decided.append(process._stopped)
         if asked_before:
             process._pause_asked_at = loop.time() - 2 * _AGAIN_S
-        for each in (signal.SIGINT, signal.SIGUSR2):
+        for each in (signal.SIGINT, signal.SIGUSR1, signal.SIGUSR2):
             os.kill(os.getpid(), each)
         await handled.wait()
         await close(carrier)
@@ -118,6 +120,17 @@ def test_a_signal_while_it_ends_does_not_change_how_it_ended(
     assert [stop] == decided
     assert stop.code == 0
     assert process.pause_requested, "so it does not start again by itself"
+    assert process.leave_requested, "so it leaves if it does"
+
+
+def test_rejections_do_not_pile_up_while_the_disk_is_full(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other peers repeat what is rejected, since no buffer is free, for as long as the disk is full."""
+    process = cast(Any, process_at(tmp_path))
+    monkeypatch.setattr(process, "_say", lambda effect: None)
+    process._pipeline = SimpleNamespace(full=True)
+    for _ in range(WAITING_MAX + 10):
+        process._rejected(Rejection("too_many_requests", "", "bob"))
+    assert len(process._waiting) == WAITING_MAX
 
 
 def test_who_lacks_the_library_for_discovery_is_told_so_and_nothing_stays_open(
