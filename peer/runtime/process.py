@@ -135,7 +135,7 @@ class PeerProcess:
         turn: AbstractContextManager[None] | None = None,
     ) -> None:
         self._prepared = prepared
-        self._leave = leave
+        self._leave = self._leave_asked = leave
         file = prepared.file
         self._folder = prepared.folder
         self._members = RosterFile(Path(file.roster), prepared.roster)
@@ -164,6 +164,11 @@ class PeerProcess:
     def pause_requested(self) -> bool:
         """True if the operator has asked this peer to pause."""
         return self._pause_asked_at is not None
+
+    @property
+    def leave_requested(self) -> bool:
+        """True if the operator has asked this peer to leave, whether or not it has begun to."""
+        return self._leave_asked
 
     @property
     def training(self) -> bool:
@@ -432,6 +437,7 @@ class PeerProcess:
                 self._end(Stop(EXIT_STOPPED, text))
 
         def leave() -> None:
+            self._leave_asked = True
             if self._begun:
                 self.feed(OperatorCommand("leave"))
             else:

@@ -37,6 +37,7 @@ from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.runtime import prepared, supervisor
 from fedpeer.peer.runtime import process as runtime_process
 from fedpeer.peer.runtime.prepared import Prepared
+from fedpeer.peer.state.events import Stop
 from fedpeer.peer.wire.roster import RosterError
 from fedpeer.sims.processes.settling import free_ports
 from fedpeer.sims.request import cores
@@ -244,6 +245,30 @@ def test_a_signal_before_peers_listen_is_a_pause(
     }
     logged = json.loads(Path("fed/peer1/peer1-state/log.jsonl").read_text(encoding="utf-8"))
     assert logged["what"] == "stopped"
+
+
+def test_a_peer_that_is_to_leave_does_so_under_the_next_contract_too(
+    fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was away when the contract came, and changes to it before it has met the others; then it stayed for good."""
+    leaves = list[bool]()
+
+    class Process:
+        """Process that ends for a new contract the first time."""
+
+        training = pause_requested = False
+
+        def __init__(self, _: object, *, leave: bool = False, **__: object) -> None:
+            leaves.append(leave)
+            self.leave_requested = leave
+
+        async def run(self) -> Stop:
+            return Stop(0, "", again=len(leaves) == 1)
+
+    monkeypatch.setattr(prepared, "prepare_peer", lambda *_: None)
+    monkeypatch.setattr(runtime_process, "PeerProcess", Process)
+    assert fedpeer("leave", "--config", configs[0]).code == 0
+    assert leaves == [True, True]
 
 
 @pytest.mark.parametrize(
