@@ -242,7 +242,12 @@ def _put_model(folder: Path) -> None:
 def _warn_of_code(federation: Federation, file: Path) -> None:
     """Tell the user if the received federation file names code, which runs only if the peer's file allows it."""
     learning = federation.learning
-    named = {"network": federation.network, "loss": learning.loss, "optimizer": learning.optimizer}
+    named = {
+        "network": federation.network,
+        "algorithm": learning.algorithm,
+        "loss": learning.loss,
+        "optimizer": learning.optimizer,
+    }
     code = {what: choice for what, choice in named.items() if choice is not None and choice.name == "python"}
     if code:
         packages = dict.fromkeys(own_function(each)[0].partition(":")[0].partition(".")[0] for each in code.values())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shlex
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,6 +16,11 @@ from fedpeer.config.problems import ConfigError, ConfigProblem
 def runs_folder(out: Path | None) -> Path:
     """Return the folder of all runs: `--out`, else $FEDPEER_RUNS, else fedpeer-runs in the working folder."""
     return out or Path(os.environ.get("FEDPEER_RUNS") or "fedpeer-runs")
+
+
+def out_option(root: Path) -> str:
+    """Return ` --out FOLDER` for a command that has to find a run there, or "" where it looks by itself."""
+    return "" if root == runs_folder(None) else f" --out {shlex.quote(str(root))}"
 
 
 @contextmanager

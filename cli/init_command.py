@@ -8,7 +8,6 @@ from __future__ import annotations
 import errno
 import os
 import shlex
-import shutil
 import socket
 import textwrap
 from collections.abc import Sequence
@@ -72,7 +71,7 @@ def init(
     sources = sources_of(ids, data, problems)
     board = host_of(dashboard_host, "--dashboard-host", problems)
     called = name or folder.resolve().name
-    models: list[Path] = []
+    models: dict[Path, Path] = {}
     if federation is None:
         simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
         text = federation_file(called, simulated, table=(data or "").partition(":")[0] in TABLES)
@@ -81,28 +80,8 @@ def init(
     if problems:
         raise ConfigError("the command line", problems, _NOTHING_WRITTEN)
     new = new_peers(ids, places, sources, board)
-    make_federation(folder, called, text, new)
-    for place in (folder, *(folder / peer.id for peer in new)):
-        for model in models:
-            if federation is not None and not model.expanduser().is_absolute():
-                _put_beside(federation.parent / model, place / model)
+    make_federation(folder, called, text, new, models)
     print("\n".join([*_made(folder, called, ids), "", *_next_commands(folder, new), *_ports_in_use(new)]))
-
-
-def _put_beside(model: Path, place: Path) -> None:
-    """Copy a model's file or folder to `place`; the files of a folder become hard links where that is possible."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    if model.is_dir():
-        shutil.copytree(model, place, copy_function=_linked)
-    else:
-        shutil.copyfile(model, place)
-
-
-def _linked(file: str, place: str) -> None:
-    try:
-        os.link(file, place)
-    except OSError:  # another file system, or one without links
-        shutil.copyfile(file, place)
 
 
 def _made(folder: Path, called: str, ids: Sequence[str]) -> list[str]:
@@ -159,8 +138,8 @@ def _count(peers: str | None, hosts: str | None, addresses: Sequence[str], probl
 
 def _taken_over(
     file: Path, ids: Sequence[str], name: str | None, data: str | None, problems: list[ConfigProblem]
-) -> tuple[str, str, list[Path]]:
-    """Return the name and text of an existing federation file, and the trained models that it begins with.
+) -> tuple[str, str, dict[Path, Path]]:
+    """Return the name and text of an existing federation file, and the trained models that it names by relative paths.
 
     What does not fit the other options is added to `problems`.
 
@@ -186,7 +165,12 @@ def _taken_over(
         text = f"{file} simulates {simulated} peers, but there are {len(ids)}; name each peer's data with --data"
         problems.append(ConfigProblem((), text, "--data"))
     anchored_federation(federation, file.parent)  # raises if a model cannot be read
-    return federation.name, file.read_text(encoding="utf-8"), models_named(federation)
+    models = [Path(os.path.normpath(each)) for each in models_named(federation) if not each.expanduser().is_absolute()]
+    for model in models:
+        if ".." in model.parts:
+            text = f"{file}: {model} is outside of its folder, where a copy has no place; write an absolute path"
+            problems.append(ConfigProblem((), text, "--federation"))
+    return federation.name, file.read_text(encoding="utf-8"), {model: file.parent / model for model in models}
 
 
 def _next_commands(folder: Path, new: Sequence[NewPeer]) -> list[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import signal
 import sys
 import threading
@@ -18,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 
-from fedpeer.cli.files import runs_folder
+from fedpeer.cli.files import out_option
 from fedpeer.cli.results import print_results
 from fedpeer.exit_codes import EXIT_STOPPED
 from fedpeer.runs.folder import RunFolder
@@ -66,8 +65,7 @@ def run_simulation(
         _print_results(summary)
     if not interrupted:
         return 0
-    root = run.path.parent
-    elsewhere = "" if root == runs_folder(None) else f" --out {shlex.quote(str(root))}"
+    elsewhere = out_option(run.path.parent)
     console.print(
         f"\nStopped; all measurements are kept. To resume, or to write a report so far:\n\n"
         f"  fedpeer simulate --resume {run.id}{elsewhere}\n  fedpeer runs report {run.id}{elsewhere}",

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpeer.cli.files import runs_folder
+from fedpeer.cli.files import out_option, runs_folder
+
+if TYPE_CHECKING:
+    from fedpeer.runs.folder import RunFolder
 
 app = typer.Typer(help="List, show and compare runs; rewrite a report.", no_args_is_help=True)
 
@@ -62,7 +66,6 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
 
     from fedpeer.cli.results import print_results
     from fedpeer.runs.folder import RunFolder
-    from fedpeer.runs.summary import summarise
 
     folder = RunFolder.open(runs_folder(out), run)
     settings: dict[str, Any] = folder.read("settings") or {}
@@ -70,13 +73,23 @@ def show(run: Annotated[str, typer.Argument(help=_RUN_HELP)] = "last", out: _Out
     console.print(f"[bold]{folder.id}[/]  [{_COLOURS[folder.status]}]{folder.status}", highlight=False)
     if "command" in settings:
         console.print(f"$ {settings['command']}", highlight=False, markup=False, soft_wrap=True)
-    summary = folder.read("summary") or {"methods": summarise(folder.rows()), "seeds": settings.get("seeds", [0])}
-    print_results(console, summary)
+    print_results(console, folder.read("summary") or _so_far(folder, settings))
     console.print(f"Folder: {folder.path}", highlight=False, markup=False, soft_wrap=True)
     if (folder.path / "report.html").exists():
         console.print(f"Report: {folder.path / 'report.html'}", highlight=False, markup=False, soft_wrap=True)
     if folder.status == "interrupted":
-        console.print(f"To resume: fedpeer simulate --resume {folder.id}", highlight=False)
+        way = f"fedpeer simulate --resume {folder.id}{out_option(folder.path.parent)}"
+        if settings.get("objects"):
+            way = f'the same call of fedpeer.simulate with resume="{folder.id}"'
+        console.print(f"To resume: {way}", highlight=False, markup=False, soft_wrap=True)
+
+
+def _so_far(run: RunFolder, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the summary of a run that has none yet, since it is running or was killed."""
+    from fedpeer.runs.summary import summarise
+
+    peers = settings.get("simulation", {}).get("peers")
+    return {"methods": summarise(run.rows()), "seeds": settings.get("seeds", [0]), "peers": peers}
 
 
 @app.command("compare")

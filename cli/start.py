@@ -167,10 +167,8 @@ def _run(
         stop = await process.run()
         while stop.again and not process.pause_requested:  # its state is under a new contract now
             again = load_peer(config, ", so it was not started again")
-            leaves = process.leave_requested
-            process = PeerProcess(
-                prepare_peer(again.file, again.federation, load), quiet=quiet, leave=leaves, turn=turn
-            )
+            ready = prepare_peer(again.file, again.federation, load)
+            process = PeerProcess(ready, quiet=quiet, leave=process.leave_requested, turn=turn)
             stop = await process.run()
         _log(peer.file.id, "stopped", stop.text, stop.code, plain=True)
         return stop.code

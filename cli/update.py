@@ -136,8 +136,7 @@ def _problems(authority: Authority, after: Federation, differing: list[Differenc
         yield ConfigProblem((), "nothing differs from the contract in force; change a setting first")
     for each in differing:
         if not each.changes:
-            path = tuple(each.path.split("."))
-            yield ConfigProblem(path, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
+            yield ConfigProblem(each.keys, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
     for wrong in wrong_models(after.models(), [entry.id for entry in authority.roster.entries]):
         yield ConfigProblem(("partial_models",), wrong.message)
 

@@ -155,6 +155,8 @@ def _shown(found: object) -> str:
 def chain(found: object) -> tuple[Choice, ...]:
     """Parse several choices in a row: `a:1/b:2,key=value`, or in YAML also a list of choices."""
     pieces = found.split("/") if isinstance(found, str) else found
+    if isinstance(pieces, (list, tuple)) and not pieces:
+        raise ChoiceError("an empty list is no choice; write a name, or leave the setting out")
     return tuple(map(from_data, pieces)) if isinstance(pieces, (list, tuple)) else (from_data(pieces),)
 
 

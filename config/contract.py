@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
-from fedpeer.config.choice import Choice
+from fedpeer.config.choice import Choice, ChoiceError, own_function, parse_choice
 from fedpeer.config.pretrained import PRETRAINED, without_paths
 from fedpeer.config.reading import UNCHECKED
 from fedpeer.config.settings import FederationSettings
@@ -289,32 +289,37 @@ def _at(contract: ContractFields, path: str) -> Any:
 class Difference:
     """One setting that has different values in two contracts; None: missing.
 
-    of_all   `gossip.protocol`, `gossip.every` and `learning.mode` of both contracts, for slices without values of their
-             own; and whether coordinators average as often as `gossip.every` says
+    keys     from the top; the name of a partial model may have dots
+    of_all   `gossip.protocol`, `gossip.every`, `gossip.privacy` and `learning.mode` of both contracts, for slices without
+             values of their own; and whether coordinators average as often as `gossip.every` says
     """
 
-    path: str
+    keys: tuple[str, ...]
     mine: Any
     theirs: Any
     of_all: tuple[Mapping[str, Any], Mapping[str, Any]] = ({}, {})
 
     @property
+    def path(self) -> str:
+        """The keys, joined by dots."""
+        return ".".join(self.keys)
+
+    @property
     def section(self) -> str:
-        """First part of the path."""
-        return self.path.partition(".")[0]
+        """The first key; "" if the contracts themselves are no settings."""
+        return self.keys[0] if self.keys else ""
 
     @property
     def key(self) -> Key | None:
         """The entry of the setting in `KEYS`; None for a setting of another release."""
-        first, *rest = self.path.split(".", 2)
-        known = ".".join(["partial_models.*", *rest[1:]]) if first == "partial_models" and rest else self.path
-        return KEYS.get(known)
+        of_model = self.section == "partial_models" and len(self.keys) > 1
+        return KEYS.get(".".join(["partial_models.*", *self.keys[2:]]) if of_model else self.path)
 
     @property
     def changes(self) -> bool:
         """True if this change is possible while a federation runs."""
         if self.path == "learning.algorithm":
-            return _named(self.mine) == _named(self.theirs)
+            return _algorithm(self.mine) == _algorithm(self.theirs)
         return self._obstacle is None and self.key is not None and self.key.changes
 
     @property
@@ -334,7 +339,7 @@ class Difference:
 
     def _of_slice(self, name: str) -> tuple[Any, Any]:
         """Return a slice's value of a setting in both contracts; None, None if its `gossip` is not what differs."""
-        if self.section != "partial_models" or not self.path.endswith(".gossip"):
+        if self.section != "partial_models" or self.keys[2:] != ("gossip",):
             return None, None
         own = (each.get(name) if isinstance(each, Mapping) else None for each in (self.mine, self.theirs))
         mine, theirs = (value or of_all.get(name) for value, of_all in zip(own, self.of_all, strict=True))
@@ -363,18 +368,17 @@ def differences(mine: ContractFields, theirs: ContractFields) -> list[Difference
 
 
 def _of_all(contract: ContractFields) -> dict[str, Any]:
-    protocol, every = _at(contract, "gossip.protocol"), _at(contract, "gossip.every")
+    paths = "gossip.protocol", "gossip.every", "gossip.privacy", "learning.mode"
+    found = {path.rpartition(".")[2]: _at(contract, path) for path in paths}
     models = contract.get("partial_models")
-    own = (
-        [each.get("gossip") for each in models.values() if isinstance(each, Mapping)]
-        if isinstance(models, Mapping)
-        else []
-    )
-    counted = protocol == "coordinator" or any(
-        isinstance(each, Mapping) and each.get("protocol") == "coordinator" and each.get("every") is None
-        for each in own
-    )
-    return {"protocol": protocol, "every": every, "mode": _at(contract, "learning.mode"), "counted": counted}
+    own = [each.get("gossip") for each in _mappings(models.values() if isinstance(models, Mapping) else ())]
+    coordinators = [each for each in _mappings(own) if each.get("protocol") == "coordinator"]
+    counted = found["protocol"] == "coordinator" or any(each.get("every") is None for each in coordinators)
+    return {**found, "counted": counted}
+
+
+def _mappings(found: Iterable[Any]) -> list[Mapping[str, Any]]:
+    return [each for each in found if isinstance(each, Mapping)]
 
 
 def _differences(mine: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[Difference]:
@@ -384,7 +388,7 @@ def _differences(mine: Any, theirs: Any, path: tuple[str, ...]) -> Iterator[Diff
         for name in {**mine, **theirs}:
             yield from _differences(_or_neutral(mine, path, name), _or_neutral(theirs, path, name), (*path, str(name)))
     elif mine != theirs:
-        yield Difference(dotted, mine, theirs)
+        yield Difference(path, mine, theirs)
 
 
 def _or_neutral(section: Mapping[str, Any], path: tuple[str, ...], name: str) -> Any:
@@ -404,8 +408,13 @@ def _setting_text(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _named(choice: Any) -> str:
-    return str(choice).partition(",")[0].partition(":")[0]
+def _algorithm(choice: Any) -> str:
+    """Return the name of an algorithm without its settings; a user's own is named by its class."""
+    try:
+        found = parse_choice(str(choice))
+    except ChoiceError:  # of another release
+        return str(choice)
+    return f"python:{own_function(found)[0]}" if found.name == "python" else found.name
 
 
 # ------------------------------------------------------------------------------------------------------- going on

@@ -132,10 +132,12 @@ def _unknown(model: type[BaseModel], path: Path) -> str:
 
 def fields_at(model: type[BaseModel], path: Sequence[str | int]) -> list[str]:
     """Return the names of the settings under a path."""
-    for key in path:
+    keys = iter(path)
+    for key in keys:
         annotation = model.model_fields[str(key)].annotation if str(key) in model.model_fields else None
         if typing.get_origin(annotation) is dict:
-            return list(typing.get_args(annotation)[1].model_fields)
+            annotation = typing.get_args(annotation)[1]
+            next(keys, None)  # a name that the user chose
         inner = _settings_in(annotation)
         if inner is None:
             return []

@@ -269,7 +269,9 @@ def _optimizer(choice: Choice) -> Iterator[ConfigProblem]:
         elif name != "lr" and str(value).lstrip("+-").lower() in ("nan", "inf", "infinity"):
             yield ConfigProblem(path, f"{choice.name}: {name} = {found_text(value)}: write a finite number")
     rate = choice.settings.get("lr", choice.value)
-    if rate is not None:
+    if choice.value is not None and "lr" in choice.settings:
+        yield ConfigProblem(path, f'"{found_text(choice)}" sets lr twice, after the colon and by name')
+    elif rate is not None:
         try:
             lr = bind_settings(Choice("lr", rate), _rate)["lr"]
         except ChoiceError:

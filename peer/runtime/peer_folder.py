@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import secrets
 import shutil
@@ -17,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
@@ -78,8 +80,18 @@ def ports(hosts: Sequence[str], first: int) -> list[int]:
     return found
 
 
-def make_federation(folder: Path, name: str, federation: str, peers: Sequence[NewPeer]) -> Roster:
-    """Write a whole federation: authority, first roster, `federation.yaml` (its text), and a folder for each peer."""
+def make_federation(
+    folder: Path,
+    name: str,
+    federation: str,
+    peers: Sequence[NewPeer],
+    models: Mapping[Path, Path] = MappingProxyType({}),
+) -> Roster:
+    """Write a whole federation: authority, first roster, `federation.yaml` (its text), and a folder for each peer.
+
+    Args:
+        models: trained models to copy into the new folder and into each peer's, by their path there.
+    """
     with new_folder(folder) as place:
         key, authority = create_authority(place, name)
         own = {each.id: Ed25519PrivateKey.generate() for each in peers}
@@ -91,7 +103,26 @@ def make_federation(folder: Path, name: str, federation: str, peers: Sequence[Ne
             certificate = peer_certificate(authority, key, each.id, own[each.id].public_key(), each.host)
             (place / each.id).mkdir(mode=0o700)
             write_peer(place / each.id, each, own[each.id], Admission(certificate, authority, roster, federation))
+        for beside in (place, *(place / each.id for each in peers)):
+            for path, model in models.items():
+                _put_beside(model, beside / path)
     return roster
+
+
+def _put_beside(model: Path, place: Path) -> None:
+    """Copy a model's file or folder to `place`; the files of a folder become hard links where that is possible."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    if model.is_dir():
+        shutil.copytree(model, place, copy_function=_linked)
+    else:
+        shutil.copyfile(model, place)
+
+
+def _linked(file: str, place: str) -> None:
+    try:
+        os.link(file, place)
+    except OSError:  # another file system, or one without links
+        shutil.copyfile(file, place)
 
 
 def write_peer(folder: Path, own: NewPeer, key: Ed25519PrivateKey, admission: Admission) -> None:

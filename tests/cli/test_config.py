@@ -101,6 +101,14 @@ def test_a_setting_of_another_section_is_told_where_it_belongs() -> None:
     ]
 
 
+def test_an_unknown_setting_of_a_slice_is_compared_with_those_of_its_section() -> None:
+    found = problems("partial_models: {a: {gossip: {toplogy: ring, member: 3}}}")
+    near, other = (text for _, _, text in found)
+    assert near == "unknown setting; did you mean partial_models.a.gossip.topology?"
+    assert "deadline" in other
+    assert "depends_on" not in other
+
+
 def test_a_value_that_may_be_several_things_gives_one_problem() -> None:
     found = problems("partial_models: {a: {neurons: {hidden1: 2.5, hidden2: [1, x], hidden3: -1}, members: 3}}")
     assert [(dotted, text) for _, dotted, text in found] == [

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ruamel.yaml import YAML
 
 from fedpeer.cli.config import ConfigSource, load
+from fedpeer.cli.federation_commands import _warn_of_code
 from fedpeer.cli.peer_options import invited_at
 from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.config.federation import Federation
@@ -517,6 +518,14 @@ def test_who_was_admitted_and_has_no_folder_yet_joins_by_the_same_line(
     assert roster_in(tmp_path / "there") == authority.roster
     assert fedpeer("config", "check", "there/peer5.yaml").code == 0, "its key is the one that was admitted"
     assert not [*tmp_path.glob(".peer5-*")]
+
+
+def test_code_in_the_federation_file_is_named_with_what_allows_it(capsys: pytest.CaptureFixture[str]) -> None:
+    learning = {"algorithm": "python:loops:Mine", "loss": "python:losses.mine:soft"}
+    _warn_of_code(Federation.model_validate({"learning": learning}), Path("peer3.yaml"))
+    said = one_line(capsys.readouterr().out)
+    assert "The federation's algorithm and loss are Python code: python:loops:Mine, python:losses.mine:soft." in said
+    assert "allow_python: [loops, losses] into peer3.yaml" in said
 
 
 def test_a_token_with_a_slip_is_told_before_anything_is_asked(fedpeer: Fedpeer) -> None:

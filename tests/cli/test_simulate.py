@@ -15,6 +15,7 @@ from fedpeer.cli import running
 from fedpeer.sims.events import RoundDone, SimulationEvent
 from fedpeer.sims.progress import NoProgress, ProgressDisplay
 from tests.cli.conftest import Fedpeer
+from tests.runs.run_factory import made
 
 SMALL = ["simulate", "--peers", "4", "--rounds", "3", "--steps", "20", "--network", "mlp:64+20+10", "--workers", "1"]
 
@@ -83,6 +84,18 @@ def test_a_run_is_shown_listed_compared(fedpeer: Fedpeer) -> None:
     Path(second["report"]).unlink()
     assert fedpeer("runs", "report", second["run"]).out.strip() == second["report"]
     assert Path(second["report"]).exists()
+
+
+def test_a_run_without_a_summary_is_shown_with_the_way_that_finds_it(fedpeer: Fedpeer) -> None:
+    """It is running, or its process was killed."""
+    of_file, of_objects = (made(Path("elsewhere"), finished=False, objects=each) for each in ([], ["data"]))
+    ways = f"fedpeer simulate --resume {of_file.id} --out elsewhere", f'fedpeer.simulate with resume="{of_objects.id}"'
+    for run, way in zip((of_file, of_objects), ways, strict=True):
+        run.let_go()
+        shown = fedpeer("runs", "show", run.id, "--out", "elsewhere")
+        assert shown.code == 0, shown.err
+        assert "accuracy over 4 peers" in shown.out
+        assert way in shown.out
 
 
 def test_a_quiet_run_tells_what_needs_attention(fedpeer: Fedpeer) -> None:

@@ -247,24 +247,26 @@ def test_a_signal_before_peers_listen_is_a_pause(
     assert logged["what"] == "stopped"
 
 
-def test_a_peer_that_is_to_leave_does_so_although_it_first_changes_its_contract(
+def test_a_peer_that_is_to_leave_does_so_under_the_next_contract_too(
     fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It went on learning instead: a finished peer with a later contract in its folder changes to that at once."""
-    stops, leaves = iter([Stop(0, "changes to contract 1", again=True), Stop(0, "left")]), list[bool]()
+    """It was away when the contract came, and changes to it before it has met the others; then it stayed for good."""
+    leaves = list[bool]()
 
     class Process:
-        pause_requested = training = False
+        """Process that ends for a new contract the first time."""
 
-        def __init__(self, prepared: object, *, leave: bool = False, **_: object) -> None:
+        training = pause_requested = False
+
+        def __init__(self, _: object, *, leave: bool = False, **__: object) -> None:
             leaves.append(leave)
             self.leave_requested = leave
 
         async def run(self) -> Stop:
-            return next(stops)
+            return Stop(0, "", again=len(leaves) == 1)
 
-    monkeypatch.setattr(runtime_process, "PeerProcess", Process)
     monkeypatch.setattr(prepared, "prepare_peer", lambda *_: None)
+    monkeypatch.setattr(runtime_process, "PeerProcess", Process)
     assert fedpeer("leave", "--config", configs[0]).code == 0
     assert leaves == [True, True]
 

@@ -55,6 +55,17 @@ def test_a_new_federation_begins_with_an_exported_model(fedpeer: Fedpeer, weight
     assert str(tmp_path) not in going[0].decode()
 
 
+def test_a_model_outside_of_the_files_folder_has_no_place_in_the_new_ones(fedpeer: Fedpeer) -> None:
+    """The copy would be outside of the new folder, too, in the place of whatever is there."""
+    Path("files").mkdir()
+    Path("files/federation.yaml").write_text(FILE.replace("models/", "../"), encoding="utf-8")
+    Path("first.safetensors").write_bytes(b"trained")
+    outcome = fedpeer("init", "fed", "--peers", "2", "--federation", "files/federation.yaml")
+    assert outcome.code == 2, outcome.err
+    assert "../first.safetensors is outside of its folder" in " ".join(outcome.err.split())
+    assert not Path("fed").exists()
+
+
 def test_a_model_that_is_not_there_or_fits_nowhere_is_said(fedpeer: Fedpeer) -> None:
     Path("federation.yaml").write_text(FILE, encoding="utf-8")
     outcome = fedpeer("init", "fed", "--peers", "2", "--federation", "federation.yaml")

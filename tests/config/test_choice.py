@@ -111,6 +111,8 @@ def test_chains_are_joined_by_a_stroke_or_listed() -> None:
     wanted = (Choice("dirichlet", "0.3"), Choice("swap", None, {"peers": "7"}))
     assert chain("dirichlet:0.3/swap,peers=7") == chain(["dirichlet:0.3", "swap,peers=7"]) == wanted
     assert chain({"iid": None}) == (Choice("iid"),)
+    with pytest.raises(ChoiceError, match="leave the setting out"):
+        chain([])
 
 
 def nothing() -> None: ...

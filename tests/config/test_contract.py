@@ -273,6 +273,22 @@ def test_an_algorithms_settings_may_change_and_not_which_one_it_is() -> None:
     (other,) = differences(before, contract_of(federation(learning__algorithm="scaffold")))
     assert same.changes
     assert not other.changes
+    own, faster, another = (
+        contract_of(federation(learning__algorithm=f"python:loops:{each}")) for each in ("A", "A,rate=2", "B")
+    )
+    assert [each.changes for later in (faster, another) for each in differences(own, later)] == [True, False]
+
+
+def test_a_models_name_may_have_dots() -> None:
+    def contract(**models: Any) -> dict[str, Any]:
+        return contract_of(federation(partial_models=models))
+
+    before = contract(**{"v1.gossip": {"members": ["peer1"]}})
+    for changed, changes in (({"members": ["peer2"]}, True), ({"neurons": {"hidden1": 1}}, False)):
+        after = contract(**{"v1.gossip": {"members": ["peer1"], **changed}})
+        assert [each.changes for each in differences(before, after)] == [changes]
+    (added,) = differences(contract(), before)
+    assert (added.path, added.changes) == ("partial_models.v1.gossip", True)
 
 
 def test_how_averages_are_reached_may_change_but_for_a_coordinator_and_what_was_promised() -> None:
@@ -301,6 +317,7 @@ def test_a_slices_mode_does_not_change_as_the_federations_does_not() -> None:
         (None, {"mode": "asynchronous"}, "synchronous", False),
         ({"mode": "synchronous"}, None, "asynchronous", False),
         ({"mode": "asynchronous"}, None, "asynchronous", True),
+        ({"every": 2}, {"every": 2, "privacy": "none"}, "synchronous", True),
     ):
         (found,) = differences(contract(one, mode), contract(other, mode))
         assert (found.path, found.changes) == ("partial_models.own.gossip", changes)

@@ -56,6 +56,7 @@ def test_what_a_form_refuses_a_check_refuses(wire: str) -> None:
         ({"learning": {"start": "uniform:-1"}}, "uniform: half_width = -1: write a number above 0"),
         ({"simulation": {"metrics": "ece,bins=0"}}, "ece: bins = 0: write a number above 0"),
         ({"learning": {"optimizer": "sgd,lr=0.1,momentum=nan"}}, "sgd: momentum = nan: write a finite number"),
+        ({"learning": {"optimizer": "sgd:0.5,lr=0.1"}}, '"sgd:0.5,lr=0.1" sets lr twice, after the colon and by name'),
     ],
 )
 def test_numbers_out_of_range_are_refused_before_anything_is_trained(settings: dict[str, Any], words: str) -> None:
