@@ -7,7 +7,7 @@ is a flat row of numbers, so that a peer's memory is two tensors: parameters and
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -205,9 +205,12 @@ class StateLayout:
                     raise OptimizerError(f'optimizer "{choice.kind}" keeps "{key}", which is not a tensor')
         return cls(tuple(entries), sum(torch.Size(shape).numel() for _, _, shape in entries))
 
-    def load(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
-        """Set the optimizer's state from this row (k,), as copies."""
-        parameters = optimizer.param_groups[0]["params"]
+    def load(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], row_k: Tensor) -> None:
+        """Set the optimizer's state from this row (k,), as copies.
+
+        Args:
+            parameters: those that the optimizer was built over, which a user's own may divide into several groups.
+        """
         at = 0
         for number, key, shape in self.entries:
             length = torch.Size(shape).numel()
@@ -217,9 +220,8 @@ class StateLayout:
             optimizer.state[parameters[number]][key] = value
             at += length
 
-    def save(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
-        """Write the optimizer's state into this row (k,)."""
-        parameters = optimizer.param_groups[0]["params"]
+    def save(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], row_k: Tensor) -> None:
+        """Write the optimizer's state into this row (k,); the arguments are those of `load`."""
         at = 0
         for number, key, shape in self.entries:
             length = torch.Size(shape).numel()

@@ -98,13 +98,14 @@ def test_state_survives_a_row_of_numbers() -> None:
     layout = StateLayout.probe(choice, parameters())
     assert layout.size == 3 * 8 + 2  # three moments per scalar, and a step count for each of two parameters
     row = torch.rand(layout.size) + 1
-    first = choice.build(parameters())
-    layout.load(first, row)
+    given = parameters()
+    first = choice.build(given)
+    layout.load(first, given, row)
     again = torch.zeros_like(row)
-    layout.save(first, again)
+    layout.save(first, given, again)
     assert torch.equal(again, row)
     row.zero_()
-    layout.save(first, again)
+    layout.save(first, given, again)
     assert bool((again > 0).all()), "the optimizer holds copies, not views of the row"
 
 
