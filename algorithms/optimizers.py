@@ -23,6 +23,8 @@ class OptimizerError(ValueError):
 #: Optimizers that need sparse gradients, a closure or several passes a step: their step is no function of (parameters,
 #: gradient, state).
 _REFUSED = {"LBFGS": "it needs a closure", "SparseAdam": "it needs sparse gradients"}
+#: Learning rate of an optimizer of a user's own whose `lr` has no default.
+_RATE = 1e-3
 #: Optimizers with state per scalar: a flat vector of all parameters, or of many peers, is like separate tensors.
 ELEMENTWISE = frozenset(
     ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
@@ -76,15 +78,20 @@ class OptimizerChoice:
 
     @property
     def lr(self) -> float:
-        """The learning rate, checked as torch does, for steps without a torch optimizer.
+        """The learning rate, checked as torch does, for steps without a torch optimizer; by default the optimizer's own.
 
         Raises:
-            OptimizerError: it is below 0.
+            OptimizerError: it is below 0, or the name or a setting is unknown.
         """
-        lr = float(self.settings.get("lr", 1e-3))
+        lr = float(self.settings["lr"] if "lr" in self.settings else self._usual_lr)
         if not lr >= 0:
             raise OptimizerError(f'optimizer "{self.kind}": lr = {lr}: write 0 or more')
         return lr
+
+    @property
+    def _usual_lr(self) -> float:
+        usual = inspect.signature(self.own or self._class).parameters.get("lr")
+        return usual.default if usual is not None and isinstance(usual.default, int | float) else _RATE
 
     def build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Return a fresh optimizer over these parameters.

@@ -89,7 +89,10 @@ def test_momentum_alone_is_known_and_nothing_beside_it(settings: dict[str, float
 
 
 def test_the_rate_without_a_setting_is_torchs_own() -> None:
-    assert OptimizerChoice("SGD", {}).lr == OptimizerChoice("SGD", {}).build(parameters()).param_groups[0]["lr"]
+    for kind in sorted(set(names().values()) - {"Muon"}):
+        assert OptimizerChoice(kind, {}).lr == OptimizerChoice(kind, {}).build(parameters()).param_groups[0]["lr"]
+    own = OptimizerChoice("python:mine:own", {}, lambda parameters, lr=0.25: torch.optim.SGD(parameters, lr=lr))
+    assert own.lr == 0.25
     assert OptimizerChoice("SGD", {"lr": 0.25}).lr == 0.25
 
 
