@@ -56,7 +56,7 @@ class Loop:
             self._bind(x_Bn[number])
             optimizer = self._optimizer.build(self._trained)
             if not fresh:
-                self._state.load(optimizer, s_Bk[number])
+                self._state.load(optimizer, self._trained, s_Bk[number])
             self._set_counters(s_Bk[number, self._state.size :])
             peer = batches.peer(number)
             corrections = [] if correction is None else self._cut(correction.peer(number))
@@ -68,7 +68,7 @@ class Loop:
                     self._complete_gradients(corrections)
                     optimizer.step()
             optimizer.zero_grad()
-            self._state.save(optimizer, s_Bk[number])
+            self._state.save(optimizer, self._trained, s_Bk[number])
             self._get_counters(s_Bk[number, self._state.size :])
 
     @torch.no_grad()

@@ -75,7 +75,7 @@ class Mapped:
         optimizer = self._optimizer.build([x_Bp])
         layout = self._block_state(len(x_Bn))
         if not fresh:
-            layout.load(optimizer, self._columns(s_Bk))
+            layout.load(optimizer, [x_Bp], self._columns(s_Bk))
         for step in range(batches.steps):
             weights = batches.weights(step)
             given = x_Bp.detach(), batches.inputs(step), batches.targets(step), *(() if weights is None else (weights,))
@@ -83,7 +83,7 @@ class Mapped:
             x_Bp.grad = gradient_Bp if correction is None else gradient_Bp + correction.at(x_Bp.detach())
             optimizer.step()
         row = torch.empty(layout.size, dtype=s_Bk.dtype, device=s_Bk.device)
-        layout.save(optimizer, row)
+        layout.save(optimizer, [x_Bp], row)
         self._uncolumns(row, s_Bk)
 
     def _gradient_of(self, *arguments: Tensor) -> _Gradient:

@@ -7,7 +7,7 @@ is a flat row of numbers, so that a peer's memory is two tensors: parameters and
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -23,6 +23,8 @@ class OptimizerError(ValueError):
 #: Optimizers that need sparse gradients, a closure or several passes a step: their step is no function of (parameters,
 #: gradient, state).
 _REFUSED = {"LBFGS": "it needs a closure", "SparseAdam": "it needs sparse gradients"}
+#: Learning rate of an optimizer of a user's own whose `lr` has no default.
+_RATE = 1e-3
 #: Optimizers with state per scalar: a flat vector of all parameters, or of many peers, is like separate tensors.
 ELEMENTWISE = frozenset(
     ("SGD", "Adam", "AdamW", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "Adagrad", "Adadelta", "ASGD")
@@ -76,15 +78,20 @@ class OptimizerChoice:
 
     @property
     def lr(self) -> float:
-        """The learning rate, checked as torch does, for steps without a torch optimizer.
+        """The learning rate, checked as torch does, for steps without a torch optimizer; by default the optimizer's own.
 
         Raises:
-            OptimizerError: it is below 0.
+            OptimizerError: it is below 0, or the name or a setting is unknown.
         """
-        lr = float(self.settings.get("lr", 1e-3))
+        lr = float(self.settings["lr"] if "lr" in self.settings else self._usual_lr)
         if not lr >= 0:
             raise OptimizerError(f'optimizer "{self.kind}": lr = {lr}: write 0 or more')
         return lr
+
+    @property
+    def _usual_lr(self) -> float:
+        usual = inspect.signature(self.own or self._class).parameters.get("lr")
+        return usual.default if usual is not None and isinstance(usual.default, int | float) else _RATE
 
     def build(self, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
         """Return a fresh optimizer over these parameters.
@@ -205,9 +212,12 @@ class StateLayout:
                     raise OptimizerError(f'optimizer "{choice.kind}" keeps "{key}", which is not a tensor')
         return cls(tuple(entries), sum(torch.Size(shape).numel() for _, _, shape in entries))
 
-    def load(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
-        """Set the optimizer's state from this row (k,), as copies."""
-        parameters = optimizer.param_groups[0]["params"]
+    def load(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], row_k: Tensor) -> None:
+        """Set the optimizer's state from this row (k,), as copies.
+
+        Args:
+            parameters: those that the optimizer was built over, which a user's own may divide into several groups.
+        """
         at = 0
         for number, key, shape in self.entries:
             length = torch.Size(shape).numel()
@@ -217,9 +227,8 @@ class StateLayout:
             optimizer.state[parameters[number]][key] = value
             at += length
 
-    def save(self, optimizer: torch.optim.Optimizer, row_k: Tensor) -> None:
-        """Write the optimizer's state into this row (k,)."""
-        parameters = optimizer.param_groups[0]["params"]
+    def save(self, optimizer: torch.optim.Optimizer, parameters: Sequence[nn.Parameter], row_k: Tensor) -> None:
+        """Write the optimizer's state into this row (k,); the arguments are those of `load`."""
         at = 0
         for number, key, shape in self.entries:
             length = torch.Size(shape).numel()

@@ -137,6 +137,12 @@ class NetworkMapBuilder:
         pairs = np.unique(groups[produced] << 32 | neurons[produced])  # there are far fewer than 2**32 neurons
         return len(np.unique(pairs >> 32)) == len(pairs)
 
+    def apart(self, sets_RN: Ids) -> bool:
+        """Return whether the rows are several sets of neurons that layers produced, and no neuron is in two of them."""
+        sets = np.unique(np.sort(self.find(sets_RN), axis=1), axis=0)
+        produced = np.isin(sets, self.find(np.flatnonzero(~self._loose))) & (sets >= 0)
+        return len(sets) > 1 and bool(produced.all()) and self._disjoint(sets.T)
+
     @staticmethod
     def _disjoint(rows_MK: Ids) -> bool:
         """Return whether there are several columns, and no neuron occurs in two of them."""

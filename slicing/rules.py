@@ -6,14 +6,15 @@ position by position; pooling keeps them. An operation without a rule raises `Mi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedpeer.slicing.cells import MixedError
+from fedpeer.slicing.cells import Ids, MixedError
 from fedpeer.slicing.elementwise import assigned, elementwise, selected
 from fedpeer.slicing.layers import (
     activation,
@@ -48,6 +49,8 @@ def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args
     """Reduce positions of the same neuron, by a mean for example, which keeps the neuron.
 
     If the neurons differ, the result is a statistic with its own neurons; exchanging the neurons does not change it.
+    But if each result has other neurons, as in maxout, these are the pieces of one unit, and are united. (A norm by
+    groups keeps the dimension, and its neurons stay apart, as in `group_norm`.)
     """
     if not isinstance(input, Neurons):
         raise MixedError("it is used in a way that slicing does not support")
@@ -56,10 +59,20 @@ def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args
     keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
     dims = list(range(ids.dim())) if dim is None else dim
     low, high = ids.amin(dims, keepdim), ids.amax(dims, keepdim)
+    if not keepdim and call.builder.apart(sets_RN := _reduced_sets(ids, dims)):
+        call.builder.unite(sets_RN.ravel(), np.repeat(sets_RN[:, 0], sets_RN.shape[1]))
+        low = high = torch.from_numpy(call.builder.find(high.numpy()))
     if not torch.equal(low, high):
         born = call.builder.born(call.name, high.numel(), loose=True, statistic=True)
         high = torch.from_numpy(born).reshape(high.shape)
     return Neurons(high) if isinstance(call.value, Tensor) else (Neurons(high), None)
+
+
+def _reduced_sets(ids: Tensor, dims: int | Sequence[int]) -> Ids:
+    """Return the neurons that are reduced to each of R results, (R, N)."""
+    reduced = sorted({dim % ids.dim() for dim in ([dims] if isinstance(dims, int) else dims)})
+    kept = [dim for dim in range(ids.dim()) if dim not in reduced]
+    return ids.permute(kept + reduced).flatten(len(kept)).flatten(0, -2).numpy()
 
 
 def _padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", value: Any = None) -> Shadow:
@@ -204,6 +217,9 @@ _REDUCTIONS = _words("""
     amax amin logsumexp max mean median min norm std sum var
 """)
 
+#: Reductions that are elementwise if they get two tensors: `torch.max(a, b)` is `torch.maximum(a, b)`.
+_OF_TWO = _words("max min")
+
 #: Functions that take the shape of their second argument.
 _SHAPED = _words("expand_as view_as")
 
@@ -251,6 +267,8 @@ def call_function(call: TracedCall, name: str, function: Callable[..., Any], arg
     if name in _MOVES:
         return _trace_moved(call, function, *args, **kwargs)
     if name in _ELEMENTWISE:
+        return elementwise(call, *args, **kwargs)
+    if name in _OF_TWO and any(isinstance(each, (Neurons, Weights, Tensor)) for each in (*args[1:], *kwargs.values())):
         return elementwise(call, *args, **kwargs)
     if name in _REDUCTIONS:
         return _reduced(call, function, *args, **kwargs)

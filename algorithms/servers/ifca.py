@@ -54,8 +54,18 @@ class Ifca(CoordinatedAlgorithm[ClusterModels, Local, ClusterModels, Estimated])
             raise AlgorithmError(f"clusters = {self.clusters}: write 1 or more")
 
     def start_server(self, values_n: Tensor) -> ClusterModels:
-        """Return the initial parameters, and further draws for the other clusters: equal models would remain equal."""
+        """Return the initial parameters, and further draws for the other clusters.
+
+        Raises:
+            AlgorithmError: the draws are equal; then all clients would choose the first model forever.
+        """
         further = [self.context.draw(f"cluster {number}") for number in range(1, self.clusters)]
+        if any(torch.equal(each, values_n) for each in further):
+            raise AlgorithmError(
+                "ifca: all of its models would begin alike, and every client would choose the first one, since "
+                "learning.start draws no parameters (built, file); write learning.start: torch or uniform, or take "
+                "fedavg"
+            )
         return ClusterModels(torch.stack([values_n, *further]))
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> Local:

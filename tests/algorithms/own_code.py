@@ -60,3 +60,9 @@ class Normed(torch.optim.Optimizer):
 
 def plain(parameters: Any, *, lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=lr)
+
+
+def sparing_biases(parameters: list[Tensor], *, lr: float = 0.01) -> torch.optim.Optimizer:
+    """Let weights decay, and not biases: two groups of parameters, in another order than the network's."""
+    weights, biases = ([each for each in parameters if (each.dim() > 1) is many] for many in (True, False))
+    return torch.optim.AdamW([{"params": biases, "weight_decay": 0.0}, {"params": weights, "weight_decay": 0.1}], lr=lr)

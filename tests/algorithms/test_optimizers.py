@@ -89,7 +89,10 @@ def test_momentum_alone_is_known_and_nothing_beside_it(settings: dict[str, float
 
 
 def test_the_rate_without_a_setting_is_torchs_own() -> None:
-    assert OptimizerChoice("SGD", {}).lr == OptimizerChoice("SGD", {}).build(parameters()).param_groups[0]["lr"]
+    for kind in sorted(set(names().values()) - {"Muon"}):
+        assert OptimizerChoice(kind, {}).lr == OptimizerChoice(kind, {}).build(parameters()).param_groups[0]["lr"]
+    own = OptimizerChoice("python:mine:own", {}, lambda parameters, lr=0.25: torch.optim.SGD(parameters, lr=lr))
+    assert own.lr == 0.25
     assert OptimizerChoice("SGD", {"lr": 0.25}).lr == 0.25
 
 
@@ -98,13 +101,14 @@ def test_state_survives_a_row_of_numbers() -> None:
     layout = StateLayout.probe(choice, parameters())
     assert layout.size == 3 * 8 + 2  # three moments per scalar, and a step count for each of two parameters
     row = torch.rand(layout.size) + 1
-    first = choice.build(parameters())
-    layout.load(first, row)
+    given = parameters()
+    first = choice.build(given)
+    layout.load(first, given, row)
     again = torch.zeros_like(row)
-    layout.save(first, again)
+    layout.save(first, given, again)
     assert torch.equal(again, row)
     row.zero_()
-    layout.save(first, again)
+    layout.save(first, given, again)
     assert bool((again > 0).all()), "the optimizer holds copies, not views of the row"
 
 

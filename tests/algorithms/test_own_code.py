@@ -17,7 +17,16 @@ from fedpeer.algorithms.own_loss import LossError, check_own_loss, own_loss
 from fedpeer.algorithms.steppers import Way, build_stepper, choose
 from fedpeer.slicing.flat import FlatLayout
 from tests.algorithms.client_factory import CLOSE, batches, distance, in_torch, mlp, starts
-from tests.algorithms.own_code import Lion, Normed, branching, cross_entropies, mean_cross_entropy, plain, squared
+from tests.algorithms.own_code import (
+    Lion,
+    Normed,
+    branching,
+    cross_entropies,
+    mean_cross_entropy,
+    plain,
+    sparing_biases,
+    squared,
+)
 
 CE, MSE = LOSSES["cross-entropy"], LOSSES["mean-squared-error"]
 LION = OptimizerChoice("python:own_code:Lion", {"lr": 0.01}, Lion)
@@ -103,6 +112,17 @@ def test_an_own_optimizer_takes_its_own_steps_in_each_way() -> None:
             expected = in_torch(module, x_Bn[p], [each.peer(p) for each in rounds], CE, lambda ps: Lion(ps, lr=0.01))
             assert distance(found[p], expected) < CLOSE
             assert distance(x_Bn[p], expected) > 1e-3
+
+
+def test_an_own_optimizer_may_have_several_groups_of_parameters() -> None:
+    module, rounds = mlp(), [batches(seed=2).peer(0), batches(seed=3).peer(0)]
+    choice = OptimizerChoice("python:mine:sparing_biases", {}, sparing_biases)
+    stepper, start_n = build_stepper("loop", module, FlatLayout.of(module), CE, choice), starts(module, 1)[0]
+    found_Bn, s_Bk = start_n[None].clone(), start_n.new_zeros(1, stepper.state_size)
+    for number, one in enumerate(rounds):
+        stepper.train(found_Bn, s_Bk, number == 0, one.block(), [0])
+    assert distance(found_Bn[0], in_torch(module, start_n, rounds, CE, sparing_biases)) < CLOSE
+    assert not choice.elementwise, "a block of peers would be one tensor, of one group"
 
 
 @pytest.mark.parametrize("kind", sorted(set(names().values()) - {"Muon"}))

@@ -161,6 +161,13 @@ def test_ifca_may_predict_with_the_servers_model_and_sends_the_same() -> None:
     assert torch.equal(same.model_n, sent.model_n)
 
 
+def test_ifca_refuses_models_that_begin_alike() -> None:
+    start_n = starts(MODULE, 1)[0]
+    algorithm = Ifca(replace(bench_of("stack"), draw=lambda name: start_n.clone()))
+    with pytest.raises(AlgorithmError, match="ifca: all of its models would begin alike.*learning.start: torch"):
+        algorithm.start_server(start_n)
+
+
 def test_ifca_with_one_model_is_fedavg() -> None:
     block, x_Bn, examples = batches(), starts(MODULE, 3), torch.tensor([1, 2, 3])
     ifca, fedavg = Ifca(bench_of("stack"), clusters=1), FedAvg(bench_of("stack"))

@@ -151,6 +151,21 @@ class Gated(nn.Module):
         return result
 
 
+class Maxout(nn.Module):
+    """The largest of two layers, and of the pieces into which a layer is cut; means of groups of features."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 5), nn.Linear(6, 5)
+        self.pieces, self.groups, self.head = nn.Linear(5, 8), nn.Linear(4, 9), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = torch.max(self.first(x), self.second(x)).min(torch.ones(()))
+        h = self.pieces(h).unflatten(-1, (4, 2)).max(-1).values
+        result: Tensor = self.head(self.groups(h).view(-1, 3, 3).mean(1))
+        return result
+
+
 class PaddedShortcut(nn.Module):
     """A residual block whose shortcut is padded with empty channels, as in the smaller networks of its paper."""
 
@@ -530,6 +545,7 @@ ZOO = {
         (2, 3, 3),
         {"input": 18, "1": 4, "3": 2},
     ),
+    "maxout": Specimen(Maxout, (6,), {"input": 6, "first": 5, "pieces": 4, "groups": 3, "head": 2}),
     "cnn": Specimen(cnn, (2, 8, 8), {"input": 2, "0": 6, "3": 4, "5": 5}),
     "conv1d": Specimen(conv1d, (3, 8), {"input": 3, "1": 4, "6": 6, "8": 2}, same=((0, 1), (-1, -2))),
     "resnet": Specimen(resnet, (3, 8, 8), {"input": 3, "0": 4, "1.conv1": 4, "2.conv1": 6, "2.conv2": 6, "5": 3}),
