@@ -290,8 +290,8 @@ class Difference:
     """One setting that has different values in two contracts; None: missing.
 
     keys     from the top; the name of a partial model may have dots
-    of_all   `gossip.protocol`, `gossip.every`, `gossip.privacy` and `learning.mode` of both contracts, for slices without
-             values of their own; and whether coordinators average as often as `gossip.every` says
+    of_all   `gossip.protocol`, `gossip.every`, `gossip.privacy` and `learning.mode` of both contracts, for slices
+             without values of their own; and whether coordinators average as often as `gossip.every` says
     """
 
     keys: tuple[str, ...]
