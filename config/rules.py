@@ -1305,13 +1305,6 @@ RULES: tuple[Rule, ...] = (
         _no_such_fold,
     ),
     Rule(
-        "validation examples of whole peers",
-        ("simulation.validation", "engine"),
-        "the {engine} engine has no validation examples; leave out {name[simulation.validation]}",
-        lambda options: _when(options.federation.simulation.validation),
-        ("network", "processes"),
-    ),
-    Rule(
         "partial models too large for messages",
         ("partial_models", "engine"),
         "{why}; or use {put[engine=vector]}, which sends no messages",

@@ -47,25 +47,30 @@ class BestModels:
         except (OSError, ValueError, TypeError, SafetensorError):
             raise RunError(f"the best models in {self._path} are damaged; begin the run again") from None
 
+    def _better(self, row: Mapping[str, Any], engine: Engine) -> dict[str, tuple[BestRound, torch.Tensor]]:
+        """Return the models (n,) of the peers for which this round is the best so far."""
+        counts, better = self._measure == "accuracy", dict[str, tuple[BestRound, torch.Tensor]]()
+        scores = row[f"validation_{self._measure}"], row["validation_loss"]
+        for peer, score, loss, x_n in zip(self._world.peers, *scores, engine.x_Pn, strict=True):
+            found = BestRound.of(row["round"], score, loss)
+            if found is not None and found.beats(self._best.get(peer), counts=counts):
+                better[peer] = found, x_n
+        return better
+
     def consider(self, row: Mapping[str, Any], engine: Engine) -> None:
-        """Keep the models of the peers for which this round is the best so far.
+        """Keep the models of the peers for which this round is the best so far, or those that peers keep themselves.
 
         Args:
             row: the round's row.
         """
         if row.get(f"validation_{self._measure}") is None:
             return
-        counts, better = self._measure == "accuracy", dict[str, BestRound]()
-        scores = row[f"validation_{self._measure}"], row["validation_loss"]
-        for peer, score, loss in zip(self._world.peers, *scores, strict=True):
-            found = BestRound.of(row["round"], score, loss)
-            if found is not None and found.beats(self._best.get(peer), counts=counts):
-                better[peer] = found
+        kept = engine.best_models()
+        better = self._better(row, engine) if kept is None else kept
+        better = {peer: found for peer, found in better.items() if found[0] != self._best.get(peer)}
         if not better:
             return
-        self._best |= better
-        for name, value in models(self._world, engine).items():
-            if name.partition("/")[0] in better:
-                self._kept[name] = value.clone()
+        self._best |= {peer: best for peer, (best, _) in better.items()}
+        self._kept |= models(self._world, {peer: x_n.clone() for peer, (_, x_n) in better.items()})
         self._run.save_models(*self._cell, self._kept, card(self._world), best=True)
         write_json(self._rounds, {peer: each.model_dump(mode="json") for peer, each in self._best.items()})

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from fedpeer.learning.models import BestRound
+
 
 @dataclass(frozen=True)
 class RoundTimes:
@@ -71,10 +73,17 @@ class Engine(ABC):
 
     @abstractmethod
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
-        """Return (score, loss) of each peer on its own test part, or on its validation part (vector engine)."""
+        """Return (score, loss) of each peer on its own test part, or on its validation part.
+
+        NaN stands for a peer without examples in that part.
+        """
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
         """Return (score, loss) per peer of the server's model or the peer's estimate of it; None if there is none."""
+        return None
+
+    def best_models(self) -> Mapping[str, tuple[BestRound, Tensor]] | None:
+        """Return the models of their best rounds (n,) that the peers keep themselves; None: they keep none."""
         return None
 
     def statistics(self) -> dict[str, list[float]]:

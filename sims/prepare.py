@@ -68,8 +68,6 @@ def prepare_simulation(
     check_installed([each.name for each in request.federation.simulation.tracking], words.name("simulation.tracking"))
     form_of(request.federation.gossip.wire)
     device = "cpu" if request.engine in ("network", "ray") else device_of(request.device)
-    if request.engine in ("network", "processes"):  # what they cannot validate is not held out by default either
-        request = replace(request, federation=_holding_out_nothing(request.federation))
     found = dataset or load_dataset(request.federation.simulation.dataset)
     worlds = {seed: build_world(request.federation, found, seed, module, code or {}) for seed in request.seeds}
     first = worlds[request.seeds[0]]
@@ -99,14 +97,6 @@ def prepare_simulation(
             for method in request.methods
         },
     )
-
-
-def _holding_out_nothing(federation: FederationSettings) -> FederationSettings:
-    """Return the federation with no default of `validation`; what the user chose is checked elsewhere, and stays."""
-    simulation = federation.simulation
-    if simulation.validation is not None:
-        return federation
-    return federation.model_copy(update={"simulation": simulation.model_copy(update={"validation": 0.0})})
 
 
 def _try_method(world: World, job: Job, method: Choice, plan: Plan) -> KeptFiles:

@@ -205,10 +205,10 @@ def shows_confusion(world: World) -> bool:
     return sum(len(share.test_M) for share in world.split.shares) <= ANSWERS_MAX
 
 
-def models(world: World, engine: Engine) -> dict[str, torch.Tensor]:
-    """Return the parameters of all peers by names such as "peer1/hidden1.weight"."""
+def models(world: World, x_n_by_peer: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the parameters of peers by names such as "peer1/hidden1.weight"."""
     found = dict[str, torch.Tensor]()
-    for peer, x_n in zip(world.peers, engine.x_Pn, strict=True):
+    for peer, x_n in x_n_by_peer.items():
         layout = world.assembly_of(peer).layout
         found |= {f"{peer}/{name}": value for name, value in layout.unflatten(x_n[: layout.n]).items()}
     return found

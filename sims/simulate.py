@@ -287,7 +287,8 @@ def _run_cell(stage: _Stage, cell: MethodSeed, resumed: _Checkpoint | None) -> N
         record.describe_relations(run, engine, world, cell.method)
         record.describe_timeline(run, engine, cell.method)
         # The models come last: with the last row they show that the cell is finished.
-        run.save_models(cell.method, cell.seed, record.models(world, engine), record.card(world))
+        last = record.models(world, dict(zip(world.peers, engine.x_Pn, strict=True)))
+        run.save_models(cell.method, cell.seed, last, record.card(world))
     on_event(MethodDone(method=cell.method, seed=cell.seed))
 
 

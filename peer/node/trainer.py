@@ -79,6 +79,10 @@ class Training(StateReader):
     def evaluate(self, x_n: Tensor) -> tuple[float, float]:
         """Return (score, loss) of a model (n,) on the peer's test part."""
 
+    def validate(self, x_n: Tensor) -> tuple[float, float] | None:
+        """Return (score, loss) of a model (n,) on the examples held out for validation; None: no such examples."""
+        return None
+
     def serve(self, job: RoundWork) -> RoundWorked:
         """Do a job of a round with a server."""
         raise AssertionError("only an algorithm with a server asks for this")
@@ -89,8 +93,11 @@ class Training(StateReader):
             case Train():
                 return Trained(job.round, *self.train(job.number, job.x_n, job.s_k, job.fresh))
             case Evaluate():
-                server = None if job.server_n is None else self.evaluate(job.server_n)
-                return Evaluated(job.round, *self.evaluate(job.x_n), server)
+                done = Evaluated(job.round, *self.evaluate(job.x_n), validation=self.validate(job.x_n))
+                if job.server_n is None:
+                    return done
+                of_server = self.evaluate(job.server_n), self.validate(job.server_n)
+                return replace(done, server=of_server[0], server_validation=of_server[1])
             case AggregateUpdates() if self.spec is None:
                 return means.mean_result(job)
             case _:
@@ -168,7 +175,6 @@ class LocalTrainer(Training):
             return self.local_task.evaluate(x_n)
 
     def validate(self, x_n: Tensor) -> tuple[float, float] | None:
-        """Return (score, loss) of a model (n,) on the examples held out for validation; None: no such examples."""
         if not len(self.local_task.valid_part):
             return None
         with unrounded(self.local_task.device):

@@ -95,7 +95,7 @@ class JobRunner:
         done = self._trainer.work(job)
         if not (isinstance(job, Evaluate) and isinstance(done, Evaluated)):
             return done
-        validation = self._trainer.validate(job.x_n)
+        validation = done.validation
         try:
             models.save(self._folder, self._card, job.x_n, self._layout)
             best = None if validation is None else models.BestRound.of(job.round, *validation, self._held_out)
@@ -110,7 +110,7 @@ class JobRunner:
             self._warn("model_not_kept", f"the model of round {job.round} was not saved: {problem.strerror}")
         except models.ModelError as problem:
             self._warn("model_not_kept", str(problem))
-        return replace(self._measured(done, job), validation=validation)
+        return self._measured(done, job)
 
     def _measured(self, evaluated: Evaluated, job: Evaluate) -> Evaluated:
         """Add the metrics that the peer's own file names."""

@@ -98,10 +98,14 @@ class Rows:
                 row |= {self._score: event.score, "loss": event.loss}
                 if event.metrics:
                     row |= {"metrics": {name: finite(value) for name, value in event.metrics.items()}}
-                if event.validation is not None:
-                    row |= {f"validation_{self._score}": event.validation[0], "validation_loss": event.validation[1]}
-                if event.server is not None:
-                    row |= {f"server_{self._score}": event.server[0], "server_loss": event.server[1]}
+                further = {
+                    "validation_": event.validation,
+                    "server_": event.server,
+                    "validation_server_": event.server_validation,
+                }
+                for prefix, found in further.items():
+                    if found is not None:
+                        row |= {f"{prefix}{self._score}": found[0], f"{prefix}loss": found[1]}
             self._write(row)
 
     def _write(self, row: dict[str, Any]) -> None:

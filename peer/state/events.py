@@ -75,7 +75,8 @@ class Evaluated:
     score     accuracy as a fraction, or error; `loss`: mean loss
     server    (score, loss) of the server's model; None: no such model
     metrics   further metrics that this peer's own file names; NaN: not defined here
-    validation   (score, loss) on the examples held out for validation; None: no such examples
+    validation, server_validation
+              as (score, loss) and `server`, on the examples held out for validation; None: no such examples
     """
 
     round: int
@@ -84,6 +85,7 @@ class Evaluated:
     server: tuple[float, float] | None = None
     metrics: Mapping[str, float] = field(default_factory=dict)
     validation: tuple[float, float] | None = None
+    server_validation: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

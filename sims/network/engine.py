@@ -8,6 +8,7 @@ A run follows from its seed, so a checkpoint is the number of a round: resuming 
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -37,6 +38,8 @@ SECONDS = "virtual seconds"
 _EVALUATION_TICKS = 200.0
 #: Ticks between two checks for a stop.
 _STOP_TICKS = 40.0
+#: (score, loss) of a peer on the examples that it holds out if there are none.
+_NOTHING_HELD_OUT = (math.nan, math.nan)
 #: Longest wait, in virtual seconds, of a peer that nobody answers.
 ALONE_S = 600.0
 
@@ -49,8 +52,8 @@ class _Seen:
     weights: dict[int, Mapping[str, float]] = field(default_factory=dict)
     models: dict[int, Tensor] = field(default_factory=dict)
     moments: dict[int, float] = field(default_factory=dict)
-    results: dict[int, tuple[float, float]] = field(default_factory=dict)
-    servers: dict[int, tuple[float, float]] = field(default_factory=dict)
+    evaluated: dict[int, Evaluated] = field(default_factory=dict)
+    served: dict[int, Evaluated] = field(default_factory=dict)
 
 
 class NetworkEngine(PeersEngine):
@@ -103,7 +106,7 @@ class NetworkEngine(PeersEngine):
         return RoundTimes(0.0, time.perf_counter() - began)
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
-        """Return (score, loss) of each peer on its own test part, from its node's evaluation after this round.
+        """Return (score, loss) of each peer on its own test or validation part, as its node found after this round.
 
         If the peer was killed just then or skipped the round, its results are from an earlier round; if it was never
         evaluated before, from its next evaluation.
@@ -113,17 +116,22 @@ class NetworkEngine(PeersEngine):
         """
         within = self._simulator.now + _EVALUATION_TICKS
         honest = [seen for peer, seen in self._seen.items() if peer not in self._liars]
-        self._simulator.run(within, lambda: all(max(seen.results, default=0) >= self.round for seen in honest))
-        self._go_on(lambda: all(seen.results for seen in honest))
-        if early := [peer for peer in self._liars if not self._seen[peer].results]:
+        self._simulator.run(within, lambda: all(max(seen.evaluated, default=0) >= self.round for seen in honest))
+        self._go_on(lambda: all(seen.evaluated for seen in honest))
+        if early := [peer for peer in self._liars if not self._seen[peer].evaluated]:
             raise EngineError(f"{early[0]} lies before its first evaluation; let it start later (liar:...,at=SECONDS)")
-        return [_latest(seen.results, self.round) for seen in self._seen.values()]
+        latest = [_latest(seen.evaluated, self.round) for seen in self._seen.values()]
+        if validation:
+            return [each.validation or _NOTHING_HELD_OUT for each in latest]
+        return [(each.score, each.loss) for each in latest]
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
         """Return (score, loss) of each peer's copy of the server's model; None without a server."""
-        if not all(seen.servers for seen in self._seen.values()):
+        if not all(seen.served for seen in self._seen.values()):
             return None
-        return [_latest(seen.servers, self.round) for seen in self._seen.values()]
+        latest = [_latest(seen.served, self.round) for seen in self._seen.values()]
+        found = [each.server_validation if validation else each.server for each in latest]
+        return [each or _NOTHING_HELD_OUT for each in found]
 
     def statistics(self) -> dict[str, list[float]]:
         """Return when each peer finished this round, in virtual seconds after the start.
@@ -188,9 +196,9 @@ class NetworkEngine(PeersEngine):
 
     def _evaluated(self, peer: str, event: Evaluated) -> None:
         seen = self._seen[peer]
-        seen.results[event.round] = event.score, event.loss
+        seen.evaluated[event.round] = event
         if event.server is not None:
-            seen.servers[event.round] = event.server
+            seen.served[event.round] = event
 
 
 def _impatient(world: World) -> World:

@@ -25,6 +25,7 @@ from torch import Tensor
 from fedpeer.config.choice import Choice, own_function
 from fedpeer.exit_codes import EXIT_OURS, EXIT_USERS
 from fedpeer.learning.groups import averaging_of, longest_deadline
+from fedpeer.learning.models import BestRound, best_round
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.engine import RoundTimes
 from fedpeer.sims.peers_engine import DEADLINES_MAX, PeersEngine, stacked
@@ -102,12 +103,20 @@ class ProcessesEngine(PeersEngine):
     @property
     def x_Pn(self) -> Tensor:
         """Parameters of all peers at each peer's last evaluation."""
-        found = []
+        return stacked([self._parameters(watched, "model") for watched in self._watched])
+
+    def best_models(self) -> dict[str, tuple[BestRound, Tensor]]:
+        """Return the models that the peers keep: a peer may be some rounds ahead of the others."""
+        found = dict[str, tuple[BestRound, Tensor]]()
         for watched in self._watched:
-            tensors = load_file(watched.state / "model.safetensors")
-            names = [tensor.name for tensor in self._world.assembly_of(watched.peer).layout.tensors]
-            found.append(torch.cat([tensors[name].reshape(-1) for name in names]))
-        return stacked(found)
+            if (best := best_round(watched.state / "best.json")) is not None:
+                found[watched.peer] = best, self._parameters(watched, "best")
+        return found
+
+    def _parameters(self, watched: Watched, kept: str) -> Tensor:
+        tensors = load_file(watched.state / f"{kept}.safetensors")
+        layout = self._world.assembly_of(watched.peer).layout
+        return torch.cat([tensors[tensor.name].reshape(-1) for tensor in layout.tensors])
 
     def step(self) -> RoundTimes:
         """Wait until every peer has finished the next round.
@@ -127,12 +136,12 @@ class ProcessesEngine(PeersEngine):
         return slowest(self._watched, number)
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:
-        """Return (score, loss) of each peer on its own test part, from the peer's own evaluation."""
-        return [watched.results(self.round) for watched in self._watched]
+        """Return (score, loss) of each peer on its own test or validation part, from the peer's own evaluation."""
+        return [watched.results(self.round, validation=validation) for watched in self._watched]
 
     def evaluate_server(self, *, validation: bool = False) -> list[tuple[float, float]] | None:
         """Return (score, loss) of each peer's copy of the server's model; None without a server."""
-        found = [watched.server_results(self.round) for watched in self._watched]
+        found = [watched.server_results(self.round, validation=validation) for watched in self._watched]
         return [each for each in found if each is not None] if all(found) else None
 
     def disagreement(self) -> dict[str, float]:

@@ -64,13 +64,20 @@ class Watched:
         before = [each for each in self.rows if each <= round]
         return self.rows[max(before) if before else min(self.rows)]
 
-    def results(self, round: int) -> tuple[float, float]:
-        """Return (score, loss) of the last evaluation up to this round, or else of the first one; null becomes NaN."""
-        return self._scored(round, "") or (math.nan, math.nan)
+    def results(self, round: int, *, validation: bool = False) -> tuple[float, float]:
+        """Return (score, loss) of the last evaluation up to this round, or else of the first one; null becomes NaN.
 
-    def server_results(self, round: int) -> tuple[float, float] | None:
+        Args:
+            validation: on the examples held out, of which a peer may have none, instead of the test part.
+        """
+        return self._scored(round, "validation_" if validation else "") or (math.nan, math.nan)
+
+    def server_results(self, round: int, *, validation: bool = False) -> tuple[float, float] | None:
         """Return (score, loss) of the server's model in that evaluation; None without a server."""
-        return self._scored(round, "server_")
+        found = self._scored(round, "validation_server_" if validation else "server_")
+        if found is None and validation and self._scored(round, "server_") is not None:
+            return math.nan, math.nan  # this peer holds out no example
+        return found
 
     def _scored(self, round: int, prefix: str) -> tuple[float, float] | None:
         # A peer whose first update counted in a later round has no earlier evaluation.

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from fedpeer.cli.simulate_options import options_of
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.settings import EngineName
+from fedpeer.runs.disk import read_json
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.simulate import run_prepared
@@ -43,6 +44,7 @@ EXACT = "{protocol: exact, deadline: 120, tick: 0.1}"
 LED = "{protocol: coordinator, deadline: 120, tick: 0.1}"
 #: The tolerance is far above PARITY, so that an engine with one exchange more or fewer differs.
 PUSH_SUM = "{topology: ring, tolerance: 1e-3, deadline: 120, tick: 0.1}"
+DIGITS = "dataset: digits, split: 'blocks:40,shuffle=true,test=50/swap:8+9,on=1-2'"
 FEW = "{topology: ring, exchanges: 2, deadline: 120, tick: 0.1}"
 
 
@@ -51,7 +53,7 @@ def federation(
     learning: str = "",
     models: str = "",
     network: str = "mlp:64+12+10",
-    data: str = "dataset: digits, split: 'blocks:40,shuffle=true,test=50/swap:8+9,on=1-2'",
+    data: str = DIGITS,
     peers: int = PEERS,
 ) -> str:
     """Return the text of a federation file; `learning` and `data` are pieces of a mapping on one line."""
@@ -106,7 +108,9 @@ CASES = {
     "a graph that is drawn anew": federation(
         "{topology: 'el-local:1', exchanges: 2, deadline: 120, tick: 0.1}", "weights: restart"
     ),
-    "balanced classes": federation(FEW, "class_weights: balanced", data="dataset: digits, split: 'dirichlet:0.3'"),
+    "balanced classes": federation(
+        FEW, "class_weights: balanced", data="dataset: digits, split: 'dirichlet:0.3', validation: 0.3"
+    ),
     "associative": federation(
         FEW, network="associative: {hidden: 40}", data=f"dataset: 'associative,users={PEERS},train=20'"
     ),
@@ -159,18 +163,28 @@ def parameters(file: Path, engine: EngineName, method: str) -> dict[str, Tensor]
 def played(
     file: Path, engine: EngineName, method: str, *, device: str = "cpu"
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Run a case; return the parameters (n,) of each peer after the last round, and the last row of measurements."""
+    """Run a case; return the last row of measurements, and the parameters (n,) of each peer after the last round.
+
+    Where examples are held out, those of the best round are beside these, by peer and round.
+    """
     request = options_of({"compare": method, "engine": engine, "device": device, "workers": 1}, file)
     simulation = prepare_simulation(request)
     run = RunFolder.create(file.parent / engine / device, name="parity", settings=request.to_json(), environment={})
     run_prepared(simulation, run)
     last = run.rows()[-1]
     assert last["round"] == ROUNDS
-    found = load_file(run.models(str(parse_choice(method)), request.federation.seed))
-    return {
-        peer: torch.cat([value.reshape(-1) for name, value in sorted(found.items()) if name.startswith(f"{peer}/")])
-        for peer in simulation.world.peers
-    }, last
+    cell = str(parse_choice(method)), request.federation.seed
+    found = {peer: _of_peer(run.models(*cell), peer) for peer in simulation.world.peers}
+    if simulation.world.split.validates:
+        best = run.models(*cell, best=True)
+        rounds = read_json(best.with_name(f"{best.stem}-rounds.json"))
+        found |= {f"{peer}, {each['round']}": _of_peer(best, peer) for peer, each in rounds.items()}
+    return found, last
+
+
+def _of_peer(models: Path, peer: str) -> Tensor:
+    found = sorted(load_file(models).items())
+    return torch.cat([value.reshape(-1) for name, value in found if name.startswith(f"{peer}/")])
 
 
 def assert_the_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> None:
@@ -179,12 +193,12 @@ def assert_the_same(found: dict[str, Tensor], expected: dict[str, Tensor]) -> No
         assert float((found[peer] - x_n).norm() / x_n.norm()) <= PARITY, peer
 
 
-def assert_the_same_server(found: dict[str, Any], expected: dict[str, Any]) -> None:
-    """Assert equal server models by their losses, which differ where the models do."""
-    assert ("server_loss" in found) == ("server_loss" in expected)
-    if "server_loss" in expected:
-        assert found["server_loss"] == pytest.approx(expected["server_loss"], rel=PARITY)
-        assert found["server_accuracy"] == expected["server_accuracy"]
+def assert_the_same_scores(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    """Assert equal models, the server's too, on test and validation parts: losses differ where models do."""
+    scores = [name for name in expected if name.endswith(("accuracy", "loss"))]
+    assert scores == [name for name in found if name.endswith(("accuracy", "loss"))]
+    for name in scores:
+        assert found[name] == pytest.approx(expected[name], rel=PARITY), name
 
 
 @pytest.fixture
@@ -297,7 +311,7 @@ def test_who_keeps_a_state_of_its_own_does_so_everywhere(where: EngineName, tmp_
     (found, last), (expected, last_expected) = (played(file, engine, method) for engine in (where, "vector"))
     assert_the_same(found, expected)
     assert "server_loss" in last
-    assert_the_same_server(last, last_expected)
+    assert_the_same_scores(last, last_expected)
 
 
 @pytest.mark.slow
@@ -320,7 +334,7 @@ def served(case: str, tmp_path: Path) -> tuple[Path, str]:
         data = f"dataset: {{npz: {{path: {path}}}}}, split: 'blocks:40,shuffle=true,test=50'"
         file.write_text(federation(gossip, f"loss: binary, {learning}", network="linear: {}", data=data))
     else:
-        file.write_text(federation(gossip, learning))
+        file.write_text(federation(gossip, learning, data=f"{DIGITS}, validation: 0.2"))
     return file, method
 
 
@@ -338,7 +352,7 @@ def test_an_elected_coordinator_gives_the_numbers_of_a_server(case: str, tmp_pat
     file, method = served(case, tmp_path)
     (found, last), (expected, last_expected) = (played(file, engine, method) for engine in ("network", "vector"))
     assert_the_same(found, expected)
-    assert_the_same_server(last, last_expected)
+    assert_the_same_scores(last, last_expected)
 
 
 @pytest.mark.slow
@@ -355,4 +369,4 @@ def test_real_processes_elect_one_with_the_same_numbers(case: str, tmp_path: Pat
     file, method = served(case, tmp_path)
     (found, last), (expected, last_expected) = (played(file, engine, method) for engine in ("processes", "vector"))
     assert_the_same(found, expected)
-    assert_the_same_server(last, last_expected)
+    assert_the_same_scores(last, last_expected)
