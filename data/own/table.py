@@ -330,13 +330,17 @@ def arrow_numbers(
     column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes, *, needed: bool = False
 ) -> NDArray[np.float32]:
     """Return an Arrow column as numbers; note the cells that are none."""
+    import pyarrow
     import pyarrow.types
 
     numeric = (pyarrow.types.is_floating, pyarrow.types.is_integer, pyarrow.types.is_boolean)
     if not column.null_count and any(is_a(column.type) for is_a in numeric):
-        value_N = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
+        with np.errstate(over="ignore"):
+            value_N = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
         if np.isfinite(value_N).all():
             return value_N
+    if pyarrow.types.is_boolean(column.type):  # true is a number here, and not the text that it is in a CSV
+        column = column.cast(pyarrow.int8())
     return column_numbers(arrow_text(column), rows, name, mistakes, needed=needed)
 
 

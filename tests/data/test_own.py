@@ -350,6 +350,17 @@ def test_labels_of_a_parquet_file_are_columns_of_numbers_or_of_true_and_false(tm
     assert found.y.tolist() == [[1, 0], [0, 0], [1, 1]]
 
 
+def test_only_what_is_no_number_of_a_parquet_file_is_told(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
+    stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
+    path, wards = tmp_path / "t.parquet", {"old": [True, None, False], "dose": [1.0, 1e300, 2.0], "y": [0, 1, 0]}
+    stored.write_table(pyarrow.table(wards), path)
+    message = _message(parquet, path=str(path), label="y")
+    assert "has 2 problems" in message
+    assert "row 2, column old: the cell is empty" in message
+    assert "row 2, column dose: 1e+300 is not a finite number" in message
+
+
 def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
     stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
