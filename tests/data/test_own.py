@@ -771,6 +771,18 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
     assert "is a file, not a folder" in _message(images, path=str(tmp_path / "a" / "1.png"))
 
 
+def test_whatever_pillow_raises_for_a_damaged_image_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(file: Path) -> None:
+        raise RuntimeError("Failed to decode frame 0")  # as for AVIF
+
+    pillow = pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
+    monkeypatch.setattr(pillow, "open", opened)
+    with pytest.raises(DataError, match="it cannot be read as an image \\(RuntimeError\\); repair or remove it"):
+        read_images(str(tmp_path / "1.png"), (1, 4, 6))
+
+
 def test_new_images_that_a_model_does_not_take_are_named_at_once(tmp_path: Path) -> None:
     """The way out is never a setting: the model was trained with those that it has."""
     with pytest.raises(DataError, match="there is no image in this folder"):
