@@ -361,6 +361,19 @@ def test_only_what_is_no_number_of_a_parquet_file_is_told(tmp_path: Path) -> Non
     assert "row 2, column dose: 1e+300 is not a finite number" in message
 
 
+def test_times_of_a_parquet_file_are_text_and_what_is_no_text_is_told(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
+    stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
+    path, days = tmp_path / "t.parquet", pyarrow.array([2**30, 2], pyarrow.date32())
+    stored.write_table(pyarrow.table({"seen": days, "y": [0, 1]}), path)
+    message = _message(parquet, path=str(path), label="y")
+    assert "row 1, column seen: " in message
+    assert "is text, and a network needs numbers" in message
+    places, letters = pyarrow.py_buffer(np.arange(3, dtype=np.int32).tobytes()), pyarrow.py_buffer(b"\xff\xfe")
+    stored.write_table(pyarrow.table({"a": pyarrow.StringArray.from_buffers(2, places, letters), "y": [0, 1]}), path)
+    assert "column a: it cannot be read as text ('utf-8' codec" in _message(parquet, path=str(path), label="y")
+
+
 def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
     stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
