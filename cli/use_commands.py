@@ -247,6 +247,8 @@ def predict(
 @contextmanager
 def _reading(inputs: str) -> Iterator[TextIO]:
     if inputs == _STREAM:
+        if isinstance(sys.stdin, io.TextIOWrapper):  # as a file is read: UTF-8, which may begin with a mark
+            sys.stdin.reconfigure(encoding="utf-8-sig", newline="")
         yield sys.stdin
         return
     with open(inputs, newline="", encoding="utf-8-sig") as file:

@@ -106,6 +106,6 @@ def prepare_dataset(name: str) -> list[Path]:
         DataError: a file or the package of the data set is missing; the message says how to get it.
     """
     source = SOURCES[name]
-    if source.package and not source.here:
+    if not source.installed:
         raise store.no_package(source)
     return [store.fetch(source, file) for file in source.files]

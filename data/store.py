@@ -54,7 +54,7 @@ class OfficialFile:
 class DatasetSource:
     """The origin of a data set.
 
-    package   the Python package that includes the data set, which then has no files; None for other data sets
+    package   the Python package that includes the data set, or a part of it beside the files; None for other data sets
     by_hand   how to get the files that cannot be downloaded
     """
 
@@ -69,9 +69,12 @@ class DatasetSource:
     @property
     def here(self) -> bool:
         """True if the data set can be loaded without a download."""
-        if self.package:
-            return importlib.util.find_spec(self.package) is not None
-        return all(_locate(file) is not None for file in self.files)
+        return self.installed and all(_locate(file) is not None for file in self.files)
+
+    @property
+    def installed(self) -> bool:
+        """True if no package is missing."""
+        return self.package is None or importlib.util.find_spec(self.package) is not None
 
 
 def cache_folder() -> Path:

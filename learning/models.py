@@ -113,6 +113,13 @@ class Card(Strict):
     text: TextColumn | None = None
     networks: dict[str, ChoiceField] = Field(default_factory=dict)
 
+    @field_validator("loss")
+    @classmethod
+    def _known(cls, loss: str) -> str:
+        if loss not in LOSSES:
+            raise ValueError(f"{loss[:40]!r} is not a loss; known are {', '.join(LOSSES)}")
+        return loss
+
     @field_validator("peers")
     @classmethod
     def _ids(cls, peers: dict[str, PeerScales]) -> dict[str, PeerScales]:

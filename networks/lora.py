@@ -191,8 +191,10 @@ class ProjectedAttention(nn.Module):
     ) -> tuple[Tensor, None]:
         """Return the attention's output, and None for its weights."""
         if query.dim() == 2:
-            found, _ = self._batched(query[None], key[None], value[None], attn_mask)
-            return found[0], None
+            at = 0 if self.batch_first else 1
+            one = (each.unsqueeze(at) for each in (query, key, value))
+            padding = None if key_padding_mask is None else key_padding_mask[None]
+            return self(*one, padding, attn_mask=attn_mask)[0].squeeze(at), None
         if not self.batch_first:
             query, key, value = (each.transpose(0, 1) for each in (query, key, value))
         mask = _mask(attn_mask, key_padding_mask, self.num_heads, query)
@@ -259,16 +261,36 @@ def adapt(module: nn.Module, targets: Sequence[str], rank: int, scale: float) ->
         elif layer._parameters.get("weight") not in owners:
             owners[layer._parameters.get("weight")] = adapted = _adapted(name, layer, rank, scale)
             module = _with(module, layer, adapted)
-    for layer in dict.fromkeys(layers.values()):
+    for layer, name in {layer: name for name, layer in reversed(layers.items())}.items():
         # A weight that is computed at each access, as by a parametrization, is shared with no other layer.
         weight = layer._parameters.get("weight")
         owner = None if weight is None else owners.get(weight)
         if owner is not None and owner.base is not layer:
+            _check_plain(name, layer)
             module = _with(module, layer, TiedAdapted(layer, owner))
     return module
 
 
+def _check_plain(name: str, layer: nn.Module) -> None:
+    """Check that a convolution or an embedding computes what torch's own does.
+
+    An embedding that multiplies its rows (Gemma, BART), or a convolution that standardises its weight, would not do so
+    with what an adapter adds. Linear layers often have a `forward` of their own that computes the same.
+
+    Raises:
+        NetworkError: it has a `forward` of its own.
+    """
+    plain = (nn.Embedding, *_CONVOLUTIONS)
+    kind = next((kind for kind in plain if isinstance(layer, kind)), None)
+    if kind is not None and type(layer).forward is not kind.forward:
+        raise NetworkError(
+            f"learning.lora.targets: {name} is a {type(layer).__name__}, which computes something else than torch's "
+            f"{kind.__name__}, and an adapter would not be added to that; name other layers"
+        )
+
+
 def _adapted(name: str, layer: nn.Module, rank: int, scale: float) -> Adapted:
+    _check_plain(name, layer)
     if getattr(layer, "groups", 1) != 1:
         raise NetworkError(f"learning.lora.targets: {name} is a convolution in groups, which cannot have an adapter")
     if layer._parameters.get("weight") is None:

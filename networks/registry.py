@@ -39,7 +39,7 @@ def mlp(
         both = f"layers {_joined(layers)} and hidden {_joined(hidden)}"
         raise NetworkError(f"mlp: {both} both give the hidden sizes; leave one out")
     features = math.prod(input_shape)
-    sizes = layers or (features, *(hidden or (300, 100)), outputs)
+    sizes = (features, *((300, 100) if hidden is None else hidden), outputs) if layers is None else layers
     if len(sizes) < 2 or min(sizes) < 1:
         raise NetworkError(f"mlp layers {_joined(sizes)}: give at least two sizes, each 1 or more")
     if max(sizes[1:-1], default=1) > WIDEST:

@@ -256,13 +256,7 @@ def _read(file: Path, place: str, reading: _Reading, mistakes: FileMistakes) -> 
             stored = image.tile[0][3] if image.format == "PNG" and image.tile else ""
             deep = image.mode.startswith("I;16") or (image.mode == "I" and image.format == "PNG")
             image.load()
-    except (
-        OSError,
-        ValueError,
-        SyntaxError,
-        PIL.Image.DecompressionBombError,
-        PIL.Image.DecompressionBombWarning,
-    ) as found:
+    except Exception as found:  # each format raises what it likes for a damaged file; AVIF a RuntimeError
         mistakes.add(place, f"it cannot be read as an image ({type(found).__name__}); repair or remove it")
         return np.empty(0, dtype=np.float32)
     with contextlib.suppress(Exception):  # a damaged note on the camera's orientation does not damage the pixels

@@ -87,7 +87,7 @@ def read_parquet(
     if not rows:
         raise mistakes.stop("", "there are column names but no rows")
     if text is not None:
-        return tokens_of(arrow_text(table.column(columns[0])), text, continued=False).x_NT
+        return tokens_of(arrow_text(table.column(columns[0]), text.column, mistakes), text, continued=False).x_NT
     found = [arrow_numbers(table.column(c), rows, header[c], mistakes, needed=True) for c in columns]
     mistakes.stop_if_any()
     return np.stack(found, axis=1).reshape(-1, *shape)

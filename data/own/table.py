@@ -289,9 +289,9 @@ def parquet(
     features = wanted.features(table.column_names)
     rows = list(range(1, table.num_rows + 1))
     columns = _Columns(rows=rows)
-    columns.targets |= {name: arrow_text(table.column(name)) for name in wanted.targets}
+    columns.targets |= {name: arrow_text(table.column(name), name, mistakes) for name in wanted.targets}
     for name, cells in ((user, columns.users), (text, columns.texts)):
-        cells += [] if name is None else arrow_text(table.column(name))
+        cells += [] if name is None else arrow_text(table.column(name), name, mistakes)
     values = [arrow_numbers(table.column(name), rows, name, mistakes) for name in features]
     columns.batches += [np.stack(values, axis=1)] if values else []
     return _assembled(features, columns, wanted, mistakes)
@@ -321,23 +321,41 @@ def parquet_table(path: str, mistakes: FileMistakes) -> Any:
         raise mistakes.stop("", f"it cannot be read as Parquet ({problem})") from None
 
 
-def arrow_text(column: Any) -> list[str]:
-    """Return an Arrow column as text; a missing value is empty."""
-    return ["" if value is None else str(value).strip() for value in column.to_pylist()]
+def arrow_text(column: Any, name: str, mistakes: FileMistakes) -> list[str]:
+    """Return an Arrow column as text; a missing value is empty.
+
+    Raises:
+        DataError: it is not text.
+    """
+    import pyarrow
+    import pyarrow.types
+
+    times = pyarrow.types.is_temporal(column.type) and not pyarrow.types.is_duration(column.type)
+    try:
+        if times:  # Python has no nanoseconds, and no year 10,000
+            column = column.cast(pyarrow.string())
+        return ["" if value is None else str(value).strip() for value in column.to_pylist()]
+    except ValueError as problem:  # Arrow's own errors, and text that is not UTF-8
+        reason = f"it cannot be read as text ({problem}); leave it out with drop={name}, or convert it"
+        raise mistakes.stop(f"column {name}", reason) from None
 
 
 def arrow_numbers(
     column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes, *, needed: bool = False
 ) -> NDArray[np.float32]:
     """Return an Arrow column as numbers; note the cells that are none."""
+    import pyarrow
     import pyarrow.types
 
     numeric = (pyarrow.types.is_floating, pyarrow.types.is_integer, pyarrow.types.is_boolean)
     if not column.null_count and any(is_a(column.type) for is_a in numeric):
-        value_N = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
+        with np.errstate(over="ignore"):
+            value_N = np.asarray(column.to_numpy(zero_copy_only=False), dtype=np.float32)
         if np.isfinite(value_N).all():
             return value_N
-    return column_numbers(arrow_text(column), rows, name, mistakes, needed=needed)
+    if pyarrow.types.is_boolean(column.type):  # true is a number here, and not the text that it is in a CSV
+        column = column.cast(pyarrow.int8())
+    return column_numbers(arrow_text(column, name, mistakes), rows, name, mistakes, needed=needed)
 
 
 def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes, separator: str = "") -> None:

@@ -51,8 +51,13 @@ def user(
     able = [u for u in range(len(counts_U)) if counts_U[u] >= 2]  # one example to train on and one to test on
     sign = 1 if users == "least" else -1
     able.sort(key=lambda u: (sign * counts_U[u], dataset.user_names[u]))
+    if not able:
+        raise DataError(
+            f"{dataset.name}: no user has two examples, one to train on and one to test on; name users that have more, "
+            "or use a split that makes its own shares, such as iid"
+        )
     wanted = wanted_peers(peers, len(able))
-    if not 0 < wanted <= len(able):
+    if wanted > len(able):
         raise DataError(
             f"{dataset.name} has {counted_words(len(able), 'user')} with two examples or more, but {wanted} peers were "
             f"asked for; use {counted_words(len(able), 'peer')} or fewer, or a split that makes its own shares, "

@@ -69,8 +69,13 @@ def _places(dataset: Dataset) -> NDArray[np.int64]:
 def codes(dataset: Dataset, split: Split, draws: np.random.Generator, *, count: int = 4) -> Split:
     """Labels in `count` codes, each for an equal run of consecutive peers: random permutations of the classes."""
     classes, peers = class_count(dataset, "codes"), len(split.shares)
-    if not 2 <= count <= min(peers, math.factorial(min(classes, 20))):
-        raise DataError(f"codes:{count}: there are {peers} peers and {classes} classes; write 2 to {peers}")
+    orders = math.factorial(min(classes, 20))
+    if not 2 <= count <= min(peers, orders):
+        way_out = f"write {'2' if min(peers, orders) == 2 else f'2 to {min(peers, orders)}'}"
+        raise DataError(
+            f"codes:{count}: there are {peers} peers, and {orders:,} orders of {classes} classes; "
+            f"{'take more peers, or leave it out' if peers < 2 else way_out}"
+        )
     maps = [np.arange(classes)]
     while len(maps) < count:
         drawn = draws.permutation(classes)

@@ -17,6 +17,7 @@ from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN
 from fedpeer.learning.holdings import Outfit, held_by, inputs_of
 from fedpeer.learning.local_task import LocalTask
+from fedpeer.networks.registry import NetworkError
 
 #: Size in bytes, and time of modification in nanoseconds; None: there is no such file.
 _Version = tuple[int, int] | None
@@ -55,7 +56,7 @@ class DataRefresh:
             raise DataError(f"{self._path} is not there any more")
         try:
             made = self._made(now)
-        except (DataError, ChoiceError) as problem:
+        except (DataError, ChoiceError, NetworkError) as problem:
             if self._version() == version:
                 self._seen = version
                 raise DataError(str(problem)) from problem

@@ -28,7 +28,7 @@ from fedpeer.peer.state.events import (
     Work,
     Worked,
 )
-from fedpeer.slicing.flat import digest_of, trainable_copy
+from fedpeer.slicing.flat import trainable_copy
 
 
 class JobRunner:
@@ -59,9 +59,7 @@ class JobRunner:
     def _take(self, outfit: Outfit, trainer: LocalTrainer) -> None:
         """Train on these data from now on."""
         self._outfit, self._trainer = outfit, trainer
-        held_out = outfit.local_task.valid_part
-        weighted = {} if held_out.weight_M is None else {"weight": held_out.weight_M}
-        self._held_out = digest_of({"x": held_out.inputs(), "y": held_out.y_M, **weighted}) if len(held_out) else ""
+        self._held_out = outfit.local_task.valid_digest
         self._tested = outfit.held.tested(outfit.dataset) if self._metrics else None
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {self._prepared.file.id: outfit.held})
 

@@ -105,7 +105,8 @@ def test_predict_answers_row_by_row(run: Fedpeer, tmp_path: Path, monkeypatch: p
     assert run("predict", "last", "tabs.csv", "--delimiter", "tab", "--peer", "peer1").out == answers
     assert run("predict", "last", "new.csv", "--peer", "peer1", "--to", "answers.csv").out == ""
     assert (tmp_path / "answers.csv").read_text() == answers
-    monkeypatch.setattr("sys.stdin", io.StringIO("a,b\n9,1\n1,9\n"))
+    marked = io.TextIOWrapper(io.BytesIO("a,b\n9,1\n1,9\n".encode("utf-8-sig")), encoding="latin1")
+    monkeypatch.setattr("sys.stdin", marked)
     assert run("predict", "last", "-", "--peer", "peer1").out == answers
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
     stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")

@@ -350,6 +350,30 @@ def test_labels_of_a_parquet_file_are_columns_of_numbers_or_of_true_and_false(tm
     assert found.y.tolist() == [[1, 0], [0, 0], [1, 1]]
 
 
+def test_only_what_is_no_number_of_a_parquet_file_is_told(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
+    stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
+    path, wards = tmp_path / "t.parquet", {"old": [True, None, False], "dose": [1.0, 1e300, 2.0], "y": [0, 1, 0]}
+    stored.write_table(pyarrow.table(wards), path)
+    message = _message(parquet, path=str(path), label="y")
+    assert "has 2 problems" in message
+    assert "row 2, column old: the cell is empty" in message
+    assert "row 2, column dose: 1e+300 is not a finite number" in message
+
+
+def test_times_of_a_parquet_file_are_text_and_what_is_no_text_is_told(tmp_path: Path) -> None:
+    pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
+    stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
+    path, days = tmp_path / "t.parquet", pyarrow.array([2**30, 2], pyarrow.date32())
+    stored.write_table(pyarrow.table({"seen": days, "y": [0, 1]}), path)
+    message = _message(parquet, path=str(path), label="y")
+    assert "row 1, column seen: " in message
+    assert "is text, and a network needs numbers" in message
+    places, letters = pyarrow.py_buffer(np.arange(3, dtype=np.int32).tobytes()), pyarrow.py_buffer(b"\xff\xfe")
+    stored.write_table(pyarrow.table({"a": pyarrow.StringArray.from_buffers(2, places, letters), "y": [0, 1]}), path)
+    assert "column a: it cannot be read as text ('utf-8' codec" in _message(parquet, path=str(path), label="y")
+
+
 def test_parquet_reads_as_csv_does(tmp_path: Path) -> None:
     pyarrow = pytest.importorskip("pyarrow", reason="needs the extra fedpeer[parquet]")
     stored = pytest.importorskip("pyarrow.parquet", reason="needs the extra fedpeer[parquet]")
@@ -758,6 +782,18 @@ def test_images_that_do_not_fit_are_named(tmp_path: Path) -> None:
             images, path=str(tmp_path), resize=(side,)
         )
     assert "is a file, not a folder" in _message(images, path=str(tmp_path / "a" / "1.png"))
+
+
+def test_whatever_pillow_raises_for_a_damaged_image_is_a_mistake(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(file: Path) -> None:
+        raise RuntimeError("Failed to decode frame 0")  # as for AVIF
+
+    pillow = pytest.importorskip("PIL.Image", reason="needs the extra fedpeer[images]")
+    monkeypatch.setattr(pillow, "open", opened)
+    with pytest.raises(DataError, match="it cannot be read as an image \\(RuntimeError\\); repair or remove it"):
+        read_images(str(tmp_path / "1.png"), (1, 4, 6))
 
 
 def test_new_images_that_a_model_does_not_take_are_named_at_once(tmp_path: Path) -> None:

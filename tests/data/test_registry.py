@@ -43,6 +43,14 @@ def test_a_file_that_is_there_shows(folder: Path) -> None:
     assert prepare_dataset("landmine") == [folder / "landmine/LandmineData.mat"]
 
 
+def test_a_package_without_the_files_beside_it_is_not_all(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(registry.store.importlib.util, "find_spec", lambda name: name)  # type: ignore[attr-defined]
+    assert not describe_dataset("speeches").here
+    (folder / "shakespeare").mkdir()
+    (folder / "shakespeare/raw_data.txt").write_bytes(b"")
+    assert describe_dataset("speeches").here
+
+
 def test_all_real_ones_are_here(real: Path) -> None:
     absent = {name for name in DATASETS if not describe_dataset(name).here}
     assert absent <= {"femnist", "hapt", "gleam", "watch", "flights", "speeches"}

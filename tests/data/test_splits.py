@@ -586,11 +586,14 @@ def test_peers_and_classes_are_named_as_people_do() -> None:
         ("iid/views:20,kind=pixels", DIGITS, 16, "as many as there are 16 peers"),
         ("iid/views:2", replace(DIGITS, x=DIGITS.x[:, :63]), 4, "no square images"),
         ("iid/codes:17", DIGITS, 16, "write 2 to 16"),
+        ("iid/codes", _made(100, 2), 4, "there are 4 peers, and 2 orders of 2 classes; write 2"),
+        ("iid/codes", DIGITS, 1, "take more peers"),
+        ("user", replace(_made(7, 2), user_N=np.arange(7)), None, "made: no user has two examples"),
         ("iid/codes:2", _regression(), 4, "changes labels"),
         ("iid/", DIGITS, 4, "empty piece"),
     ],
 )
-def test_what_cannot_be_is_said_with_a_way_out(rule: str, dataset: Dataset, peers: int, said: str) -> None:
+def test_what_cannot_be_is_said_with_a_way_out(rule: str, dataset: Dataset, peers: int | None, said: str) -> None:
     with pytest.raises(DataError) as caught:
         _split(rule, dataset, peers)
     assert said in str(caught.value)

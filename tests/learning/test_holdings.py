@@ -100,6 +100,21 @@ def test_a_part_of_the_training_examples_may_be_held_out(tmp_path: Path) -> None
         peer({"simulation": 3, "validation": 0.2})
 
 
+def test_examples_held_out_are_others_by_another_scale(tmp_path: Path) -> None:
+    """A best model that was trained by the scale before would be used by the new one."""
+    path, digests = Path(table(tmp_path)), list[str]()
+    ann = peer({"csv": str(path), "label": "outcome", "validation": 0.1}, network="mlp:2+3+2")
+    lines = path.read_text().splitlines()
+    first = outfit(ann, Federation(), "cpu")
+    row = int(first.held.train_M[0]) + 1
+    for changed in (lines[row], lines[row].replace(lines[row].split(",")[0], "900")):
+        path.write_text("\n".join([*lines[:row], changed, *lines[row + 1 :]]) + "\n")
+        found = outfit(ann, Federation(), "cpu")
+        assert np.array_equal(found.dataset.x[found.held.valid_M], first.dataset.x[first.held.valid_M])
+        digests.append(found.local_task.valid_digest)
+    assert digests[0] == first.local_task.valid_digest != digests[1]
+
+
 def test_each_part_is_held_out_in_one_fold() -> None:
     """The five folds of a fifth are disjoint and have all training examples; the first is the usual validation part."""
 

@@ -223,10 +223,11 @@ def damaged(card: str) -> dict[str, str]:
         "another network": json.dumps({**data, "network": "mlp:64+13+10"}),
         "an object": json.dumps({**data, "network": None}),
         "unknown": json.dumps({**data, "more": 1}),
+        "another loss": json.dumps({**data, "loss": "hinge"}),
     }
 
 
-@pytest.mark.parametrize("how", ["no json", "newer", "another network", "an object", "unknown"])
+@pytest.mark.parametrize("how", ["no json", "newer", "another network", "an object", "unknown", "another loss"])
 def test_a_damaged_card_is_refused(how: str, tmp_path: Path) -> None:
     trained(tmp_path, build_world(federation(), DIGITS, 0), "peer2")
     card = tmp_path / "model.json"

@@ -115,8 +115,10 @@ def test_projections_take_masks_and_other_orders_as_torch_s_attention_does() -> 
         expected, _ = attention(query, key, value, need_weights=False, **own)
         found, _ = ProjectedAttention(attention)(query, key, value, **own)
         torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
-    expected, _ = attention(query[:, 0], key[:, 0], value[:, 0], need_weights=False)
-    torch.testing.assert_close(ProjectedAttention(attention)(query[:, 0], key[:, 0], value[:, 0])[0], expected)
+    alone = (query[:, 1], key[:, 1], value[:, 1])  # one example, without a batch
+    for own in ({}, {"attn_mask": masked[2:4], "key_padding_mask": padded[1]}):
+        expected, _ = attention(*alone, need_weights=False, **own)
+        torch.testing.assert_close(ProjectedAttention(attention)(*alone, **own)[0], expected, rtol=1e-4, atol=1e-5)
 
 
 class Tied(nn.Module):
@@ -221,6 +223,19 @@ def test_weights_that_are_computed_anew_have_no_adapter_and_are_not_taken_for_on
         adapt(module, ["*"], 2, 1.0)
     adapted = adapt(module, ["7"], 2, 1.0)
     assert [isinstance(layer, Adapted) for layer in adapted.children()] == [False] * 7 + [True]
+
+
+def test_an_embedding_that_computes_something_else_has_no_adapter() -> None:
+    class Scaled(nn.Embedding):
+        def forward(self, input: Tensor) -> Tensor:
+            return 4 * super().forward(input)
+
+    module = nn.Sequential(Scaled(9, 6), nn.Linear(6, 9, bias=False))
+    with pytest.raises(NetworkError, match="0 is a Scaled, which computes something else"):
+        adapt(module, ["0"], 2, 1.0)
+    module[1].weight = module[0].weight
+    with pytest.raises(NetworkError, match="0 is a Scaled, which computes something else"):
+        adapt(module, ["1"], 2, 1.0)
 
 
 def test_an_adapted_layer_has_the_attributes_of_the_layer() -> None:

@@ -157,6 +157,7 @@ def test_settings_of_a_perceptron() -> None:
     assert sum(isinstance(m, nn.Tanh) for m in modules) == 2
     assert all(m.bias is None for m in modules if isinstance(m, nn.Linear))
     assert not any(isinstance(m, (nn.Dropout, nn.Flatten)) for m in mlp((6,), 2).modules())
+    assert [tuple(m.weight.shape) for m in mlp((6,), 2, hidden=()).modules() if isinstance(m, nn.Linear)] == [(2, 6)]
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,9 @@ import pytest
 from fedpeer.config.peer_file import DataSettings, PeerFile
 from fedpeer.data.dataset import DataError
 from fedpeer.learning.holdings import held_by
+from fedpeer.learning.local_task import LocalTask
 from fedpeer.learning.models import BestRound, best_round
+from fedpeer.networks.registry import NetworkError
 from fedpeer.peer.runtime.data_refresh import DataRefresh
 from fedpeer.peer.runtime.prepared import Prepared
 from tests.peer.runtime.alone import alone_at
@@ -170,6 +172,22 @@ def test_a_file_that_has_gone_is_told_once_and_may_come_back(tmp_path: Path) -> 
     assert refresh.look(peer.outfit) is None
     put(path, text)
     assert refresh.look(peer.outfit) is not None
+
+
+def test_examples_that_the_network_cannot_train_on_are_told_like_a_broken_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as one example, for which batch normalisation has no deviation."""
+    refresh, peer, path = look_at(tmp_path)
+    put(path, "a,b,outcome\n" + rows(8))
+
+    def refused(*arguments: Any, **settings: Any) -> None:
+        raise NetworkError("the network cannot be trained with learning.batch_size = 1")
+
+    monkeypatch.setattr(LocalTask, "of", refused)
+    with pytest.raises(DataError, match="cannot be trained with"):
+        refresh.look(peer.outfit)
+    assert refresh.look(peer.outfit) is None
 
 
 @pytest.mark.parametrize("data", [{"simulation": 1}, "digits", {"images": "scans"}])
