@@ -230,6 +230,7 @@ def test_finishing_removes_the_checkpoint_and_interrupting_keeps_it(tmp_path: Pa
     assert run.load_checkpoint() is not None
     run.record(row("local", 1))
     assert status(run) == "running"
+    assert run.read("summary") is None, "that of the stop lacks the rows since then"
     run.finish({"methods": {"local": {}}})
     assert status(run) == "finished"
     assert run.load_checkpoint() is None
