@@ -4,8 +4,9 @@ Real tables from scikit-learn are written as CSV files and divided among peers: 
 another range of one measurement), by field (`mines`, which needs the data set `landmine`), or at random. Each row of
 the result is a choice of settings. Its columns are:
 
-- a method: its mean score over seeds, less the score of each peer's own linear model (accuracy in points; for numbers,
-  the error in percent of the linear model's error);
+- linear: the mean score of each peer's own linear model, which has the row's examples and weights of classes;
+- a method: its mean score over seeds, less that of the linear models (accuracy in points; for numbers, the error in
+  percent of the linear models' error);
 - best round: the same for the models that partial averaging keeps, where examples are held out;
 - balanced: the balanced accuracy of the last models of partial averaging, as it is.
 """
@@ -135,9 +136,10 @@ def measured(job: tuple[str, str, int, str]) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as out:
         found = fedpeer.simulate(federation=settings, methods=METHODS, seeds=[seed], workers=1, device="cpu", out=out)
         result = found.summary["methods"]["partial-averaging"]
+        best = result.get("best_models", {}).get("mean")  # null if a peer diverged
         return {
             **{method: found.score(method) for method in METHODS},
-            "best round": result.get("best_models", {}).get("mean", math.nan),
+            "best round": math.nan if best is None else best,
             "balanced": math.nan if table in NUMBERS else result["metrics"]["balanced-accuracy"]["mean"],
             "linear": found.summary["linear"]["mean"],
         }
@@ -167,14 +169,13 @@ def _shown(
     table: str, choices: Sequence[str], seeds: Sequence[int], found: Mapping[tuple[str, str, int], Mapping[str, float]]
 ) -> Table:
     error = table in NUMBERS
-    linear_S = np.array([found[table, choices[0], seed]["linear"] for seed in seeds])
-    told = f"{linear_S.mean():.4g}" if error else f"{100 * linear_S.mean():.1f} %"
-    shown = Table(title=f"{table}: beside a linear model of each peer's own ({told})", title_justify="left")
+    shown = Table(title=f"{table}: beside a linear model of each peer's own", title_justify="left")
     shown.add_column("settings")
-    for column in (*METHODS, "best round", "balanced"):
+    for column in ("linear", *METHODS, "best round", "balanced"):
         shown.add_column(column, justify="right")
     for choice in choices:
-        cells = []
+        linear_S = np.array([found[table, choice, seed]["linear"] for seed in seeds])
+        cells = [f"{linear_S.mean():.4g}" if error else f"{100 * linear_S.mean():.1f} %"]
         for column in (*METHODS, "best round"):
             score_S = np.array([found[table, choice, seed][column] for seed in seeds])
             beside_S = 100 * (score_S / linear_S - 1) if error else 100 * (score_S - linear_S)

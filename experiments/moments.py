@@ -123,6 +123,7 @@ def _at(rows: Sequence[_Row], second: float) -> _Row:
         "accuracy": [row["accuracy"][peer] for peer, row in enumerate(last)],
         "loss": [row["loss"][peer] for peer, row in enumerate(last)],
         "statistics": {SECONDS: [row["statistics"][SECONDS][peer] for peer, row in enumerate(last)]},
+        "disagreement": {},  # that of the first round is not of these models
         **{
             name: [sum(row[name][peer] for row in rows if row["round"] <= over) for peer in range(len(last))]
             for name in ("bytes_sent", "messages_sent")

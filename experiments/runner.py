@@ -34,7 +34,7 @@ from fedpeer.experiments.results import CellResults, Measured, validation_score
 from fedpeer.experiments.table import page_data
 from fedpeer.learning.device import device_of
 from fedpeer.runs.disk import read_json, write_json
-from fedpeer.runs.environment import environment
+from fedpeer.runs.environment import environment, source_commit
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import folders
 from fedpeer.sims.checks import check_combination
@@ -362,7 +362,8 @@ class _Player:
 
     @cached_property
     def _environment(self) -> dict[str, Any]:
-        return environment(device_of(self.options.device))
+        # Its "git" is of the working folder, which need not be fedpeer's.
+        return {**environment(device_of(self.options.device)), "source": source_commit()}
 
     def write(self, where: Mapping[str, Any]) -> None:
         """Write the page's data; `where` is the environment and workers of its runs."""

@@ -223,7 +223,7 @@ def _made(data: Mapping[str, Any], results: CellResults) -> str:
     seconds = sum(cell.seconds for cell in results.values())
     workers = data["workers"]
     on = f"{workers} worker{'s' * (workers > 1)}" if environment["device"] == "cpu" else environment["device"]
-    commit = environment["git"] and environment["git"]["commit"][:12]
+    commit = environment.get("source", environment["git"] and environment["git"]["commit"][:12])  # earlier: no "source"
     shared = f", besides those of {', '.join(data['shared'])} that count here too," if data.get("shared") else ""
     return (
         f"```console\n$ {data['command']}\n```\n\n"

@@ -119,24 +119,28 @@ def take_lock(path: Path, *, patience: float = LOCK_PATIENCE) -> int | None:
 
 
 def is_locked(path: Path) -> bool:
-    """Return whether any process holds the lock; True on a file system without locks."""
+    """Return whether any process holds the lock; True on a file system without locks.
+
+    It asks for a shared lock, so that two processes that ask at once do not take each other for the holder. NFS gives an
+    exclusive one only to a descriptor that can write.
+    """
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
-        return _locked(descriptor) is not True
+        return _locked(descriptor, shared=True) is not True
     finally:
         os.close(descriptor)
 
 
-def _locked(descriptor: int) -> bool | None:
+def _locked(descriptor: int, *, shared: bool = False) -> bool | None:
     """Try to lock: return True, False if another descriptor holds the lock, or None if the file system has no locks."""
     try:
         if sys.platform == "win32":
             msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
         else:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
     except (BlockingIOError, PermissionError):  # EAGAIN on POSIX, EACCES on Windows
         return False
     except OSError:

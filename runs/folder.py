@@ -2,7 +2,7 @@
 
     run.json        id, name, start, status, seconds      settings.json           settings with defaults filled in
     metrics.jsonl   one row per method, seed and round    environment.json        versions, device, revision
-    summary.json    the results, after the end            split.json, ...         descriptions for the report
+    summary.json    the results, after the end or a stop  split.json, ...         descriptions for the report
     models/         final models and their cards          checkpoint.safetensors  until the run is finished
     report.html     the report                            run.lock                locked by the process that writes
 
@@ -261,7 +261,10 @@ class RunFolder:
         Index(self.path.parent).put(row_of(self.path))
 
     def _take(self) -> None:
-        """Become the only process that writes this run; set an old run to running, without an incomplete last row."""
+        """Become the only process that writes this run; set an old run to running, without an incomplete last row.
+
+        Its summary goes: readers compute one from the rows, which are soon more than those of the summary.
+        """
         if self._release is not None:
             return
         lock = take_lock(self.path / "run.lock")
@@ -271,6 +274,7 @@ class RunFolder:
         self._since = time.monotonic()
         if (self.path / "run.json").exists():
             self._rewrite(self.rows())
+            (self.path / "summary.json").unlink(missing_ok=True)
             run = read_json(self.path / "run.json")
             self._note(name=run["name"], started=run["started"], status="running", seconds=run["seconds"])
 

@@ -65,7 +65,7 @@ def histories(rows: Iterable[Mapping[str, Any]]) -> dict[str, History]:
 
 def _history(method: str, seeds: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> History:
     every = [row for rounds in seeds.values() for row in rounds.values()]
-    measure: Measure = "error" if any(row.get("error") is not None for row in every) else "accuracy"
+    measure: Measure = "error" if any("error" in row for row in every) else "accuracy"
     reached = {seed: max(rounds) for seed, rounds in seeds.items()}
     full = {seed: rounds for seed, rounds in sorted(seeds.items()) if reached[seed] == max(reached.values())}
     trained = sorted(set.intersection(*(set(rounds) for rounds in full.values())))

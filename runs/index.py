@@ -111,10 +111,6 @@ class Index:
         """Add the row, or replace the one with the same id."""
         self._transaction(lambda connection: _put(connection, row))
 
-    def get(self, run_id: str) -> IndexRow | None:
-        """Return the row with that id and the current status; None if there is none."""
-        return next((row for row in self.rows() if row.id == run_id), None)
-
     def rows(self) -> list[IndexRow]:
         """Return all runs with their current status, the latest first."""
         return [self._now(row) for row in self._transaction(self._matched)]

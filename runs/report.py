@@ -99,8 +99,10 @@ def _notice(run: Facts) -> str:
         "interrupted": f"This run was interrupted {place}. Resume it with",
         "failed": f"This run failed with an error {place}.",
     }[run.status]
-    resume = f" <code>fedpeer simulate --resume {escape(run.id)}</code>" if run.status == "interrupted" else ""
-    return f'<p class="notice">{escape(notice)}{resume}</p>'
+    resume = f" <code>fedpeer simulate --resume {escape(run.id)}</code>"
+    if run.settings.get("objects"):
+        resume = f' the same call of <code>fedpeer.simulate</code> with <code>resume="{escape(run.id)}"</code>'
+    return f'<p class="notice">{escape(notice)}{resume if run.status == "interrupted" else ""}</p>'
 
 
 def _seeds(seeds: Sequence[int]) -> str:

@@ -460,7 +460,8 @@ def test_every_experiment_is_whole(name: str, listed: Listed) -> None:
     assert f"{COLUMNS[found.columns[0]].title}: {COLUMNS[found.columns[0]].meant}" in table_page(nothing)
 
 
-def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path) -> None:
+def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "source_commit", lambda: "0123456789ab, changed")
     lab.scores = lambda method, optimizer: {
         "validation_server_accuracy": 0.5,
         "server_accuracy": 0.25 if method == "fedavg" else 0.75,
@@ -476,6 +477,7 @@ def test_a_page_says_what_was_measured(lab: Lab, tmp_path: Path) -> None:
     assert "| it helps | **not held** |" in text
     assert "| FedAvg | lr=0.5 | lr=0.5: 50.0, lr=0.1: 50.0 |" in text
     assert "$ fedpeer experiment run tiny" in text
+    assert text.endswith(", revision 0123456789ab, changed.\n"), "fedpeer's own, not that of the working folder"
     assert "best round" not in text, "where nothing was kept back none is chosen"
     assert table_page(json.loads(json.dumps(data))) == text
     assert run_experiment(wanted(tmp_path, "full"))

@@ -153,13 +153,14 @@ ROWS = [
     ("second", "scores", "sent"), [(3.0, [0.3, 0.2], 11), (8.9, [0.3, 0.2], 11), (9.0, [0.3, 0.4], 63)]
 )
 def test_at_a_moment_a_peer_is_as_good_as_its_last_model(second: float, scores: list[float], sent: int) -> None:
-    first, second_seed = at_second(ROWS, second)
+    first, second_seed = at_second([each | {"disagreement": {"a": 0.5}} for each in ROWS], second)
     assert first["accuracy"] == scores
     assert sum(first["bytes_sent"]) == sent, "of the rounds that both have finished"
     assert second_seed["accuracy"] == [0.7, 0.8]
     measured = Measured.of("x", [first, second_seed], variant="", tried={}, seconds=0.0)
     assert measured.seeds == (0, 1)
     assert measured.per_seed["PM"] == pytest.approx((sum(scores) / 2, 0.75))
+    assert "disagreement" not in measured.statistics, "peers are in different rounds"
 
 
 def test_before_its_first_model_nothing_is_read() -> None:

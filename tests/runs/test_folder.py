@@ -19,7 +19,7 @@ from hypothesis import settings as settings_of
 from hypothesis import strategies as st
 from safetensors.numpy import load_file
 
-from fedpeer.runs.disk import RunError, dumps, read_json
+from fedpeer.runs.disk import RunError, dumps, is_locked, read_json
 from fedpeer.runs.environment import environment
 from fedpeer.runs.folder import RunFolder
 from fedpeer.runs.index import Index
@@ -230,6 +230,7 @@ def test_finishing_removes_the_checkpoint_and_interrupting_keeps_it(tmp_path: Pa
     assert run.load_checkpoint() is not None
     run.record(row("local", 1))
     assert status(run) == "running"
+    assert run.read("summary") is None, "that of the stop lacks the rows since then"
     run.finish({"methods": {"local": {}}})
     assert status(run) == "finished"
     assert run.load_checkpoint() is None
@@ -294,6 +295,17 @@ def test_only_one_writes_a_run_at_a_time(tmp_path: Path) -> None:
     run.finish({}, status="interrupted")
     other.record(row("local", 1))
     assert len(run.rows()) == 1
+
+
+def test_two_that_ask_at_once_whether_a_run_is_running_do_not_see_each_other(tmp_path: Path) -> None:
+    """Asking takes a shared lock, for which NFS does not ask for a descriptor that can write."""
+    fcntl = pytest.importorskip("fcntl")
+    run = begun(tmp_path)
+    assert is_locked(run.path / "run.lock")
+    run.let_go()
+    with (run.path / "run.lock").open() as other:
+        fcntl.flock(other, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        assert run.status == "interrupted"
 
 
 KILLED = """

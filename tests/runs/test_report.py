@@ -288,6 +288,15 @@ def test_a_run_with_no_row_at_all_has_a_report(tmp_path: Path) -> None:
     assert "failed with an error before its first round" in parsed.text
 
 
+def test_a_run_with_objects_of_python_is_resumed_from_python(tmp_path: Path) -> None:
+    run = RunFolder.create(tmp_path, name="digits", settings={"objects": ["network"]}, environment={})
+    run.finish({}, status="interrupted")
+    text, parsed = page(run)
+    check(text, parsed)
+    assert f'Resume it with the same call of fedpeer.simulate with resume="{run.id}"' in parsed.text
+    assert "--resume" not in parsed.text
+
+
 def test_a_diverged_peer_and_exact_averages_are_drawn_without_numbers_that_are_none(tmp_path: Path) -> None:
     run = RunFolder.create(tmp_path, name="digits", settings=settings(), environment={})
     for number in (1, 2, 3):

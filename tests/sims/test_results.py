@@ -47,8 +47,11 @@ def test_each_row_of_the_frame_is_one_peer_in_one_round(tmp_path: Path) -> None:
 def test_the_score_of_a_run_of_which_a_peer_diverged_is_nan(tmp_path: Path) -> None:
     run = made(tmp_path, methods=(), measure="error", finished=False)
     run.record({**row("local", 1, measure="error"), "error": [1.0, None, 2.0, 3.0]})
-    run.finish({"dataset": "digits", "peers": 4, "seeds": [0], "methods": summarise(run.rows())})
-    assert np.isnan(Results.open("last", tmp_path).score("local"))
+    run.record(row("fedavg", 1, measure="error", evaluated=False))
+    run.finish({"dataset": "digits", "peers": 4, "seeds": [0], "methods": summarise(run.rows())}, "interrupted")
+    found = Results.open("last", tmp_path)
+    assert np.isnan(found.score("local"))
+    assert repr(found).splitlines()[4].split() == ["FedAvg", "–", "–", "400", "B"], "it was not evaluated yet"
 
 
 def test_rounds_without_scores_count_for_bytes_and_the_last_row_of_a_round_counts(tmp_path: Path) -> None:
