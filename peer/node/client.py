@@ -7,6 +7,8 @@ that was away settles the newest round and goes on.
 
 from __future__ import annotations
 
+from torch import Tensor
+
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.amending import goes_over
 from fedpeer.peer.state.entries import Began, ClientStateSaved, UpdateMade
@@ -26,6 +28,16 @@ class RoundClient:
     def working(self) -> bool:
         """True while it trains or settles a round."""
         return self._working
+
+    def models(self) -> tuple[Tensor, Tensor | None]:
+        """Return the models (n,) of this client and of the server after the client's last round.
+
+        The server's is None if it has none, or has gone on.
+        """
+        consensus, state = self.consensus, self.state
+        newer = consensus.consensus_state.settled < consensus.applied
+        server_n = None if newer else state.setup.reader.server_model(consensus.in_force.server)
+        return state.durable.x_n, server_n
 
     def begin(self) -> None:
         """Begin this peer's first round; after a start from its disk, the next one."""
