@@ -13,7 +13,7 @@ import pytest
 
 from fedpeer.peer.consensus import round_consensus
 from fedpeer.peer.consensus.polls import ElectionTiming
-from fedpeer.peer.consensus.retries import AGAIN_MAX, RetryTimer
+from fedpeer.peer.consensus.retries import AGAIN_MAX, AGAIN_MIN, RetryTimer
 from fedpeer.peer.consensus.roster_keys import RosterKeys
 from fedpeer.peer.consensus.round_results import server_result
 from fedpeer.peer.node import handshake
@@ -203,6 +203,20 @@ def test_an_update_that_was_acknowledged_is_not_sent_again() -> None:
         sorted({"peer1", "peer2", "peer3"} - {leader}), max(said.values())
     )
     assert 4 <= max(said.values()) <= 5
+
+
+@pytest.mark.parametrize(("code", "again"), [("too_many_requests", True), ("round_closed", False)])
+def test_an_update_is_sent_again_unless_it_is_refused_itself(code: str, again: bool) -> None:
+    """A coordinator whose messages wait for its disk has no room, which is no word about the update."""
+    consensus_cluster = sat()
+    leader = leader_of(consensus_cluster).state.me
+    node = next(each for peer, each in consensus_cluster.nodes().items() if peer != leader)
+    consensus, until = node.consensus_by_group[EVERYONE], consensus_cluster.simulator.now + 100.0
+    assert consensus_cluster.run(until, lambda: consensus.update_waits)
+    told(node, leader, RejectMessage(code=code, group=EVERYONE, seq=0, text="", claims=()))
+    ticks = range(node.state.now + 1, node.state.now + 2 * AGAIN_MIN)
+    sent = [each for now in ticks for each in node.step(Tick(now)) if isinstance(each, Send)]
+    assert any(isinstance(each.message, Update) for each in sent) is again
 
 
 def test_an_update_to_who_does_not_coordinate_is_refused(cluster: ServerCluster) -> None:
