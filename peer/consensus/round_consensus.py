@@ -278,6 +278,7 @@ class RoundConsensus:
                 self._take(peer, update, ())  # it came before, and counted
                 return
             if self._gathering.closed and not late:
+                self._gathering.refused.add(peer)  # else this peer would offer its own again in each step
                 self._refuse(peer, "round_closed", f"an update for round {update.round}, which is over")
                 return
             if peer not in self._takes_part():

@@ -272,6 +272,20 @@ def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
     assert not consensus_cluster.seen.refused
 
 
+def test_a_coordinator_whose_own_training_comes_too_late_says_so_once() -> None:
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    consensus, until = node.consensus_by_group[EVERYONE], consensus_cluster.simulator.now + 100.0
+    assert consensus_cluster.run(until, lambda: consensus.round_commit.gathering and node.client.working)  # type: ignore[union-attr]
+    consensus._gather()
+    consensus._gathering.closed = True  # at the deadline; its updates are being aggregated
+    content = numbers(1, 2)
+    done: list[Event] = [ClientTrained(consensus.applied + 1, bytes(BYTES), content, content_digest(content))]
+    events = done + [Tick(node.state.now + ticks) for ticks in range(1, 9)]
+    effects = [each for event in events for each in node.step(event)]
+    assert len([each for each in effects if isinstance(each, Note) and each.what == "update_void"]) == 1
+
+
 @pytest.mark.slow
 def test_a_slow_client_takes_part_when_it_comes_and_keeps_what_counted() -> None:
     """The client's training takes longer than the deadline: rounds close without it, and it is notified."""
