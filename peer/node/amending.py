@@ -47,7 +47,7 @@ def take_over(state: NodeState, signed: SignedContract) -> None:
     """Store a contract that is later than all that are known, and pass it on; its signature was checked."""
     if signed.number <= state.contracts.number or signed.number in state.contracts.unfit:
         return
-    reason = state.setup.unfit(signed.text)
+    reason = state.setup.unfit(signed.text, state.peer_groups.roster)
     if reason:
         state.contracts.unfit.add(signed.number)
         state.note("error", "contract", f"this peer cannot change to contract {signed.number}: {reason}")
