@@ -70,8 +70,9 @@ from fedpeer.rejection import Rejection
 #: Ticks without a coordinator after which rounds count as paused: a new one takes at most 200 (promise P5), so there is
 #: no majority.
 PAUSED_TICKS = 240
-#: Rejections of an update by a peer that is behind, or no longer coordinates: the update is sent again.
-_PASSING = {"stale_term", "round_gap"}
+#: Rejections that say nothing against an update: the peer is behind or no longer coordinates, has no room for a message
+#: now, knows another incarnation of this peer, or another contract. The update is sent again.
+_PASSING = {"stale_term", "round_gap", "too_many_requests", "stale_incarnation", "plan_mismatch"}
 
 
 class CommittedModel(NamedTuple):
@@ -277,6 +278,7 @@ class RoundConsensus:
                 self._take(peer, update, ())  # it came before, and counted
                 return
             if self._gathering.closed and not late:
+                self._gathering.refused.add(peer)  # else this peer would offer its own again in each step
                 self._refuse(peer, "round_closed", f"an update for round {update.round}, which is over")
                 return
             if peer not in self._takes_part():

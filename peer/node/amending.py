@@ -19,6 +19,9 @@ When a contract is due:
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+
+from torch import Tensor
 
 from fedpeer.config.contract import HeldContract, differences, differences_text
 from fedpeer.peer.node.skew import furthest
@@ -44,7 +47,7 @@ def take_over(state: NodeState, signed: SignedContract) -> None:
     """Store a contract that is later than all that are known, and pass it on; its signature was checked."""
     if signed.number <= state.contracts.number or signed.number in state.contracts.unfit:
         return
-    reason = state.setup.unfit(signed.text)
+    reason = state.setup.unfit(signed.text, state.peer_groups.roster)
     if reason:
         state.contracts.unfit.add(signed.number)
         state.note("error", "contract", f"this peer cannot change to contract {signed.number}: {reason}")
@@ -76,17 +79,20 @@ def goes_over(state: NodeState) -> bool:
     return True
 
 
-def gone_over(state: NodeState) -> None:
+def gone_over(state: NodeState, models: Callable[[], tuple[Tensor, Tensor | None]]) -> None:
     """Save the state under the contract to which the last process changed, if it did.
 
     Also make up for the evaluation of the round before: the process that ended had no time for it.
+
+    Args:
+        models: returns the models (n,) to evaluate, as for an `Evaluate`.
     """
     held, durable = state.setup.held, state.durable
     if held.before:
         done, before = durable.round - 1, json.loads(held.before)["learning"]
         late = before["rounds"] - before.get("evaluate_last", 1) < done < before["rounds"]
         if done > 0 and not durable.trained and (late or done % before["evaluate_every"] == 0):
-            state.evaluate(done, *state.models())
+            state.evaluate(done, *models())
         changes = differences_text(differences(json.loads(held.before), json.loads(held.text)), "before", "now")
         state.note("info", "contract", f"contract {held.number} is in force: {changes}", number=held.number)
         state.snapshot()

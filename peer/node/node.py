@@ -324,14 +324,14 @@ class Node:
             begin_incarnation(state, state.durable.incarnation + 1, "the disk lost durable state")
         if self.blank or self._forgot:
             state.snapshot()
-        gone_over(state)
+        models = state.models if self.client is None else self.client.models
+        gone_over(state, models)
         round, last = state.durable.round, self.setup.federation.learning.rounds
         if round == 0 or self.blank:
             state.enter("gathering")
         elif round > last:
             state.enter("finished")
-            if self.client is None:  # the process before may have ended before its last evaluation
-                state.evaluate(last, *state.models())
+            state.evaluate(last, *models())  # the process before may have ended before it
         else:
             state.enter("learning")
             state.note("info", "resumed", f"going on in round {round}", round=round)

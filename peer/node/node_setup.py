@@ -173,7 +173,7 @@ def setup_of(
         contract=contract_digest(text),
         held=HeldContract(0, text, b"") if held is None else replace(held, text=text),
         signed=signed,
-        unfit=lambda later: _unfit(assembly, chosen, roster, me, text, later),
+        unfit=lambda later, roster: _unfit(assembly, chosen, roster, me, text, later),
         peer_groups=peer_groups,
         peer_groups_of=peer_groups_of,
         address=address or roster.by_id[me].address,

@@ -12,6 +12,7 @@ from functools import cache
 from typing import Any, TypeAlias
 
 import torch
+from torch import Tensor
 
 from fedpeer.algorithms.batches import Batches
 from fedpeer.algorithms.leaves import leaves_of, map_leaves, stack_states, take_rows
@@ -146,9 +147,13 @@ class ServerSide:
         if job.trained is not None:
             counted = torch.tensor(job.counted, device=self.local_task.device)
             client = self.algorithm.settle(client, self._read(self.client, job.trained), server, counted)
-        server_n = self.algorithm.server_model(server)
         x_n = self.algorithm.personal_model(client).cpu()
-        return RoundFinished(job.round, self.client.written(client), x_n, None if server_n is None else server_n.cpu())
+        return RoundFinished(job.round, self.client.written(client), x_n, self.server_model(job.server))
+
+    def server_model(self, server: bytes) -> Tensor | None:
+        """Return the model (n,) of a server's state; None: it has none."""
+        model_n = self.algorithm.server_model(self._read(self.server, server))
+        return None if model_n is None else model_n.cpu()
 
     def _read(self, form: LeafForm, data: bytes) -> Any:
         return map_leaves(lambda leaf: leaf.to(self.local_task.device), form.read(data))

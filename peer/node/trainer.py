@@ -206,6 +206,9 @@ class LocalTrainer(Training):
         own_n = self.algorithm.personal_model(state)
         return (held_n, None) if own_n is None else (own_n.cpu(), held_n)
 
+    def server_model(self, server: bytes) -> Tensor | None:
+        return None if self.server_side is None else self.server_side.server_model(server)
+
     def _begun(self, values_n: Tensor) -> Any:
         """Return the state before the first training."""
         return self.algorithm.start_client(values_n, torch.tensor(self.examples, device=self.local_task.device))

@@ -7,6 +7,7 @@ message that follows from it.
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -291,6 +292,7 @@ class NodeState:
         """
         if score is not None:
             self.score = score
+        finite = self.score is not None and math.isfinite(self.score)  # others refuse a statement with NaN or infinity
         state: Literal["alive", "finished", "left"] = "finished" if self.phase == "finished" else "alive"
         if self.phase == "leaving" or self.durable.left:
             state = "left"
@@ -300,7 +302,7 @@ class NodeState:
             generation=self.durable.generation,
             nonce=self.setup.nonce,
             round=self.durable.round,
-            score=self.score,
+            score=self.score if finite else None,
             begun=self.durable.round > 0,
             models=self.setup.models,
         )

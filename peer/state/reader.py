@@ -1,6 +1,6 @@
-"""Questions of a node about the state (k,) that the last training left; quick to answer, unlike training.
+"""Questions of a node about the state (k,) that the last training left, and a server's; quick to answer.
 
-`rounds.py` asks when an averaging begins and when the peer is to be evaluated; `node/trainer.py` answers.
+`rounds.py` and `client.py` ask when an averaging begins, or the peer is to be evaluated; `node/trainer.py` answers.
 """
 
 from __future__ import annotations
@@ -24,6 +24,10 @@ class StateReader:
         `x_n` (N,) is what the peer averages, V vectors one after the other; `fresh`: there is no state yet.
         """
         return x_n, None
+
+    def server_model(self, server: bytes) -> Tensor | None:
+        """Return the model (n,) of a server's state; None: it has none."""
+        return None
 
 
 #: Reader for a peer that keeps at most an optimizer's state.

@@ -82,7 +82,7 @@ class Setup:
     own_weights  each averaging starts anew, with the algorithm's own weights
     secret       source of masked shares; b"": no masked shares
     signed       newest known contract signed by the authority; None: only the file is known
-    unfit        returns why this peer cannot change to the contract of this text; "": it can
+    unfit        returns why this peer cannot change to the contract of this text under a roster; "": it can
     earlier      rosters before that of the start, as far as its file has them
     has_server   whether its algorithm has a server, whose client it is
     """
@@ -101,7 +101,7 @@ class Setup:
     own_weights: bool = False
     secret: bytes = b""
     signed: SignedContract | None = None
-    unfit: Callable[[bytes], str] = lambda text: ""
+    unfit: Callable[[bytes, Roster], str] = lambda text, roster: ""
     earlier: tuple[Roster, ...] = ()
     has_server: bool = False
 

@@ -13,7 +13,7 @@ import pytest
 
 from fedpeer.peer.consensus import round_consensus
 from fedpeer.peer.consensus.polls import ElectionTiming
-from fedpeer.peer.consensus.retries import AGAIN_MAX, RetryTimer
+from fedpeer.peer.consensus.retries import AGAIN_MAX, AGAIN_MIN, RetryTimer
 from fedpeer.peer.consensus.roster_keys import RosterKeys
 from fedpeer.peer.consensus.round_results import server_result
 from fedpeer.peer.node import handshake
@@ -205,6 +205,20 @@ def test_an_update_that_was_acknowledged_is_not_sent_again() -> None:
     assert 4 <= max(said.values()) <= 5
 
 
+@pytest.mark.parametrize(("code", "again"), [("too_many_requests", True), ("round_closed", False)])
+def test_an_update_is_sent_again_unless_it_is_refused_itself(code: str, again: bool) -> None:
+    """A coordinator whose messages wait for its disk has no room, which is no word about the update."""
+    consensus_cluster = sat()
+    leader = leader_of(consensus_cluster).state.me
+    node = next(each for peer, each in consensus_cluster.nodes().items() if peer != leader)
+    consensus, until = node.consensus_by_group[EVERYONE], consensus_cluster.simulator.now + 100.0
+    assert consensus_cluster.run(until, lambda: consensus.update_waits)
+    told(node, leader, RejectMessage(code=code, group=EVERYONE, seq=0, text="", claims=()))
+    ticks = range(node.state.now + 1, node.state.now + 2 * AGAIN_MIN)
+    sent = [each for now in ticks for each in node.step(Tick(now)) if isinstance(each, Send)]
+    assert any(isinstance(each.message, Update) for each in sent) is again
+
+
 def test_an_update_to_who_does_not_coordinate_is_refused(cluster: ServerCluster) -> None:
     leader = leader_of(cluster)
     one, other = [peer for peer in cluster.made.peers if peer != leader.state.me]
@@ -256,6 +270,20 @@ def test_a_coordinator_whose_own_training_fails_goes_on() -> None:
     assert consensus_cluster.reach(5, 500.0)
     assert notes == [first]
     assert not consensus_cluster.seen.refused
+
+
+def test_a_coordinator_whose_own_training_comes_too_late_says_so_once() -> None:
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    consensus, until = node.consensus_by_group[EVERYONE], consensus_cluster.simulator.now + 100.0
+    assert consensus_cluster.run(until, lambda: consensus.round_commit.gathering and node.client.working)  # type: ignore[union-attr]
+    consensus._gather()
+    consensus._gathering.closed = True  # at the deadline; its updates are being aggregated
+    content = numbers(1, 2)
+    done: list[Event] = [ClientTrained(consensus.applied + 1, bytes(BYTES), content, content_digest(content))]
+    events = done + [Tick(node.state.now + ticks) for ticks in range(1, 9)]
+    effects = [each for event in events for each in node.step(event)]
+    assert len([each for each in effects if isinstance(each, Note) and each.what == "update_void"]) == 1
 
 
 @pytest.mark.slow

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from fedpeer.peer.state.events import AggregateUpdates, Effect, NewContract, Note, Train
+from fedpeer.peer.state.events import AggregateUpdates, Amend, Effect, NewContract, NewRoster, Note, Tick, Train
+from fedpeer.peer.state.saving import Recovered
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import Cut, LinkRules
 from tests.faults.amended import OVER_TICKS, STARTS, Amended
@@ -85,6 +86,20 @@ def test_no_mean_counts_an_update_by_a_contract_that_says_otherwise_of_the_group
     begun = len(counted)
     assert cluster.run(cluster.simulator.now + OVER_TICKS, lambda: len(counted) >= begun + 4)
     assert all(other not in updates for updates in counted[begun + 1 :]), counted
+
+
+def test_whether_a_contract_fits_is_asked_of_the_peers_that_there_are_now() -> None:
+    """The middle one of three peers in a line is another one since this peer began, and so are the edges."""
+    before, after = (
+        world(4, gossip__topology=f"edges:{edges}")
+        for edges in ("peer1-peer2+peer2-peer3+peer3-peer4", "peer1-peer4+peer4-peer3+peer3-peer2")
+    )
+    cluster = Amended(before, after, Faults(), roster=["peer1", "peer2", "peer3"])
+    node = cluster.node_factory.node("peer1", Recovered(snapshot=None, entries=()))
+    node.step(Tick(1))
+    node.step(NewRoster(cluster.signed(2, ["peer1", "peer3", "peer4"])))
+    effects = node.step(NewContract(cluster.contract))
+    assert [each.contract for each in effects if isinstance(each, Amend)] == [cluster.contract]
 
 
 @pytest.mark.slow

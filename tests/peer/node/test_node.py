@@ -5,6 +5,7 @@ They are the rows of the table of bad inputs that only a node can judge; their i
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -35,7 +36,7 @@ from fedpeer.peer.wire.roster import to_bytes
 from fedpeer.rejection import Rejection
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import LinkRules
-from tests.faults.peer_cluster import ENDLESS, PeerCluster, world
+from tests.faults.peer_cluster import ENDLESS, AddingTrainer, PeerCluster, world
 from tests.faults.scenarios import CALM
 from tests.faults.storms import stormy
 
@@ -274,6 +275,20 @@ def test_an_evaluation_is_told_with_what_examples_held_out_say() -> None:
     assert note.fields == {
         "round": 1, "score": 0.9, "loss": 0.25, "validation_score": 0.75, "validation_loss": 0.5
     }  # fmt: skip
+
+
+def test_a_score_that_is_not_finite_silences_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Others refuse each message of membership with such a statement, so its peer would be thought dead."""
+    monkeypatch.setattr(AddingTrainer, "evaluate", lambda trainer, x_n: (math.inf, math.nan))
+    cluster = PeerCluster(world(2, learning__evaluate_every=1), Faults(seed=1, links=LinkRules(delay=0.2)))
+    cluster.simulator.start()
+    cluster.run(80.0)
+    for node in cluster.nodes().values():
+        assert node.state.score == math.inf
+        (statement,) = map(node.state.membership.last_statement, node.state.others)
+        assert statement is not None
+        assert statement.advert is not None
+        assert (statement.advert.score, statement.advert.round > 1) == (None, True)
 
 
 @pytest.mark.slow

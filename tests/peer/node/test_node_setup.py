@@ -35,7 +35,8 @@ class Disk:
 
     def start(self, peers: int) -> Node:
         roster = replace(self.made.roster, entries=self.made.roster.entries[:peers])
-        self.made.setups[ME] = setup_of(self.made.world, roster, ME, nonce=0)
+        setup = setup_of(self.made.world, roster, ME, nonce=0, method=self.made.method)
+        self.made.setups[ME] = replace(setup, reader=self.made.trainers[ME])
         return self.made.node(ME, Recovered(snapshot=self.snapshot, entries=self.entries))
 
     def save(self, effects: Iterable[Effect]) -> None:

@@ -1,0 +1,53 @@
+"""One peer's client under a server: its evaluations after a restart, and jobs that are done twice."""
+
+from __future__ import annotations
+
+import torch
+
+from fedpeer.config.choice import parse_choice
+from fedpeer.peer.state.entries import Began, ClientStateSaved, CommitStateChanged, ModelStored, UpdateMade
+from fedpeer.peer.state.events import ClientTrained, Evaluate, Persist, Tick, TrainClient
+from fedpeer.peer.state.voters import EVERYONE
+from fedpeer.peer.wire.leaf_bytes import content_of
+from fedpeer.peer.wire.tails import content_digest
+from fedpeer.sims.network.node_factory import NodeFactory
+from tests.faults.peer_cluster import world
+from tests.peer.node.test_node_setup import ME, Disk
+
+
+def test_a_client_that_ended_before_its_last_evaluation_makes_up_for_it_with_both_models() -> None:
+    """The model that it predicts with is its own, and the server's is another one."""
+    disk = Disk(NodeFactory.of(world(2, learning__rounds=1), parse_choice("ditto")))
+    node, spec = disk.start(peers=2), disk.made.trainers[ME].spec
+    assert spec is not None
+    disk.save(node.step(Tick(1)))
+    content, start_n = content_of({}, spec.server), node.durable.x_n
+    digest = content_digest(content)
+    for entry in (
+        ModelStored(group=EVERYONE, digest=digest, content=content),
+        CommitStateChanged(group=EVERYONE, roster=1, accepted=None, applied=((1, 1, 1, digest), ())),
+        ClientStateSaved(group=EVERYONE, round=1, client=spec.client, x_n=start_n + 1),
+        Began(round=2),
+    ):
+        node.state.write(entry)
+    disk.save(node.take_effects())
+    (job,) = [each for each in disk.start(peers=2).step(Tick(1)) if isinstance(each, Evaluate)]
+    assert (job.round, torch.equal(job.x_n, start_n + 1)) == (1, True)
+    assert job.server_n is not None
+    assert torch.equal(job.server_n, start_n)
+
+
+def test_a_training_that_was_requested_twice_gives_one_update() -> None:
+    """As after a step that failed. The second one would free the client while it settles, and be a round too late."""
+    disk = Disk(NodeFactory.of(world(2), parse_choice("ditto")))
+    node, spec = disk.start(peers=2), disk.made.trainers[ME].spec
+    assert spec is not None
+    disk.save(node.step(Tick(1)))
+    node.state.write(Began(round=1))
+    disk.save(node.take_effects())
+    node = disk.start(peers=2)
+    (job,) = [each for each in node.step(Tick(1)) if isinstance(each, TrainClient)]
+    update = bytes(spec.update_bytes)
+    done = ClientTrained(job.round, spec.client, update, content_digest(update))
+    saved = [each.content for _ in range(2) for each in node.step(done) if isinstance(each, Persist)]
+    assert [type(entry) for entry in saved] == [UpdateMade]
