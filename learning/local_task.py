@@ -109,6 +109,7 @@ class LocalTask:
     device    where it trains and evaluates; arguments and results are on the CPU, float32
     valid_part   examples held out for validation; none: its length is 0
     view      transformation of the inputs, without a leading dimension
+    module    the network on that device: its frozen parameters, and its buffers that are not averaged, are used
     class_weight   (C,) weight of each class in its loss; None: all examples count the same
     batch     examples in a local step
     steps     local steps in a round
@@ -123,6 +124,7 @@ class LocalTask:
     view: BatchView | None
     score_scale: float
     stepper: Stepper = field(repr=False)
+    module: nn.Module = field(repr=False)
     batch: int
     steps: int
     class_weight: Tensor | None = None
@@ -183,6 +185,7 @@ class LocalTask:
             view=view and BatchView(*(each if each is None else each.to(device) for each in view.fields())),
             score_scale=held.score_scale,
             stepper=build_stepper(way, module, assembly.layout, loss, optimizer),
+            module=assembly.module if device == "cpu" else module,
             batch=batch,
             steps=steps,
             class_weight=weight,
@@ -205,7 +208,7 @@ class LocalTask:
             return assembly.drawn(name).to(self.device)
 
         return TrainingContext(
-            module=assembly.module,
+            module=self.module,
             layout=assembly.layout,
             loss=assembly.criterion,
             optimizer=assembly.optimizer,
