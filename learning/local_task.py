@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -232,10 +232,14 @@ class LocalTask:
         """Return the key of the random streams of that round's training."""
         return self.assembly.draws.key("dropout", self.peer, round)
 
-    def evaluate(self, x_n: Tensor, *, validation: bool = False) -> tuple[float, float]:
+    def evaluate(self, x_n: Tensor, *, validation: bool = False, weighted: bool = True) -> tuple[float, float]:
         """Return score and mean loss on the test part, or on the examples held out for validation.
 
         The score is accuracy (0 to 1), or error in the data's units.
+
+        Args:
+            weighted: whether examples held out have the weights of their classes, as examples have in training.
         """
         x_n, part = x_n.to(self.device), self.valid_part if validation else self.test_part
+        part = part if weighted else replace(part, weight_M=None)
         return evaluate(self.stepper, self.assembly.criterion, x_n, part, self.view, self.score_scale)
