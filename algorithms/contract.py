@@ -121,7 +121,7 @@ class Algorithm(Protocol[Client, Received, Sent]):
 
     sharing: ClassVar[Sharing] = "nothing"
     bayesian: ClassVar[bool] = False
-    own_loss: ClassVar[bool] = False
+    own_loss: bool = False
 
     @classmethod
     def method(cls, **settings: Any) -> Method:

@@ -98,7 +98,7 @@ class OuterSteps(Algorithm[OuterState, Any, Any]):
     """An algorithm that averages one vector, whose slices take outer steps after their averagings."""
 
     def __init__(self, inner: Algorithm[Any, Any, Any], rules: OuterRules) -> None:
-        self.inner, self.rules = inner, rules
+        self.inner, self.rules, self.own_loss = inner, rules, inner.own_loss
 
     def start_client(self, values_n: Tensor, examples: Tensor) -> OuterState:
         round = examples.new_zeros(values_n.shape[:-1], dtype=torch.int64)

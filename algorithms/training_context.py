@@ -35,7 +35,8 @@ def _no_further_draws(name: str) -> Tensor:
 class TrainingContext:
     """The context of an algorithm.
 
-    module           the network; only its structure is used, never its own tensors
+    module           the network, on the device where it is trained: its own tensors are not used, except for those that
+                     are not in x_n, such as frozen parameters
     layout           where each tensor is in the flat vector x_n
     loss             the loss of the network's outputs
     optimizer        the local optimizer, as the user chose it

@@ -21,6 +21,7 @@ class Wrapper(CoordinatedAlgorithm[Any, Any, Any, Any]):
 
     def __init__(self, inner: Inner) -> None:
         self.inner = inner
+        self.own_loss = inner.own_loss
         self.everyone_trains, self.takes_mean = inner.everyone_trains, inner.takes_mean
         self.common_start = inner.common_start
         self.counts, self.positive, self.moved = inner.counts, inner.positive, inner.moved

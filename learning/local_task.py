@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 import numpy as np
@@ -109,6 +109,7 @@ class LocalTask:
     device    where it trains and evaluates; arguments and results are on the CPU, float32
     valid_part   examples held out for validation; none: its length is 0
     view      transformation of the inputs, without a leading dimension
+    module    the network on that device: its frozen parameters, and its buffers that are not averaged, are used
     class_weight   (C,) weight of each class in its loss; None: all examples count the same
     batch     examples in a local step
     steps     local steps in a round
@@ -123,6 +124,7 @@ class LocalTask:
     view: BatchView | None
     score_scale: float
     stepper: Stepper = field(repr=False)
+    module: nn.Module = field(repr=False)
     batch: int
     steps: int
     class_weight: Tensor | None = None
@@ -183,6 +185,7 @@ class LocalTask:
             view=view and BatchView(*(each if each is None else each.to(device) for each in view.fields())),
             score_scale=held.score_scale,
             stepper=build_stepper(way, module, assembly.layout, loss, optimizer),
+            module=assembly.module if device == "cpu" else module,
             batch=batch,
             steps=steps,
             class_weight=weight,
@@ -221,7 +224,7 @@ class LocalTask:
             return assembly.drawn(name).to(self.device)
 
         return TrainingContext(
-            module=assembly.module,
+            module=self.module,
             layout=assembly.layout,
             loss=assembly.criterion,
             optimizer=assembly.optimizer,
@@ -245,10 +248,14 @@ class LocalTask:
         """Return the key of the random streams of that round's training."""
         return self.assembly.draws.key("dropout", self.peer, round)
 
-    def evaluate(self, x_n: Tensor, *, validation: bool = False) -> tuple[float, float]:
+    def evaluate(self, x_n: Tensor, *, validation: bool = False, weighted: bool = True) -> tuple[float, float]:
         """Return score and mean loss on the test part, or on the examples held out for validation.
 
         The score is accuracy (0 to 1), or error in the data's units.
+
+        Args:
+            weighted: whether examples held out have the weights of their classes, as examples have in training.
         """
         x_n, part = x_n.to(self.device), self.valid_part if validation else self.test_part
+        part = part if weighted else replace(part, weight_M=None)
         return evaluate(self.stepper, self.assembly.criterion, x_n, part, self.view, self.score_scale)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.servers.fedavg import FedAvg
@@ -62,11 +62,12 @@ class FlexLora(FedAvg):
         tensors = {tensor.name: tensor for tensor in self.context.layout.tensors}
         found = []
         for name, first in tensors.items():
-            second = tensors.get(name.replace(".lora_A.", ".lora_B.")) if ".lora_A." in f".{name}" else None
+            second = tensors.get(f".{name}".replace(".lora_A.", ".lora_B.")[1:])
             if second is None or second is first:
                 continue
-            linear = first.shape[0] == second.shape[1]  # an embedding's first factor has a row for each token
-            found.append(Factors(second, first, False) if linear else Factors(first, second, True))
+            # An embedding's first factor has a row for each token; their number may be the rank.
+            embedded = isinstance(self.context.module.get_submodule(name.rpartition(".")[0]), nn.Embedding)
+            found.append(Factors(first, second, True) if embedded else Factors(second, first, False))
         return tuple(found)
 
     def close(self, server: ServerModel, updates: Local) -> ServerModel:

@@ -9,8 +9,6 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
-
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches, train_singly
@@ -31,7 +29,7 @@ class OwnTraining(FedAvg):
     Source of the rounds: McMahan et al. 2017, Algorithm 1, with `fit` instead of ClientUpdate.
     """
 
-    own_loss: ClassVar[bool] = True
+    own_loss = True
 
     @abstractmethod
     def fit(self, module: nn.Module, x: Tensor, y: Tensor, round: int) -> None:

@@ -70,7 +70,7 @@ class PersonalHeads:
     """
 
     bayesian: ClassVar[bool] = True
-    own_loss: ClassVar[bool] = True
+    own_loss = True
 
     context: TrainingContext
     _: KW_ONLY

@@ -178,7 +178,7 @@ class LocalTrainer(Training):
         if not len(self.local_task.valid_part):
             return None
         with unrounded(self.local_task.device):
-            return self.local_task.evaluate(x_n, validation=True)
+            return self.local_task.evaluate(x_n, validation=True, weighted=not self.algorithm.own_loss)
 
     def serve(self, job: RoundWork) -> RoundWorked:
         assert self.server_side is not None, "only an algorithm with a server asks for this"

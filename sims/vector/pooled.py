@@ -34,6 +34,8 @@ _UPDATES_AT_ONCE = 256
 class PooledEngine(Engine):
     """One model with one seed, trained in the leading process since its steps cannot run in parallel."""
 
+    _weighted = True  # whether classes have weights in training
+
     def __init__(self, job: Job, workspace: Workspace, start_n: Tensor, *, stop: threading.Event | None = None) -> None:
         """
         Args:
@@ -83,7 +85,8 @@ class PooledEngine(Engine):
         """Return (score, loss) of the model on each peer's test or validation part."""
         found = []
         for peer, scale in enumerate(self._job.score_scale_P):
-            part, view = self._workspace.scored(peer, validation=validation), self._workspace.seen_by([peer])
+            part = self._workspace.scored(peer, validation=validation, weighted=self._weighted)
+            view = self._workspace.seen_by([peer])
             seen = view and view.of(0)
             with unrounded(self._job.device):
                 found.append(evaluation.evaluate(self._stepper, self._job.criterion, self._x_n, part, seen, scale))

@@ -34,6 +34,8 @@ from fedpeer.sims.vector.workspace import Job, Workspace
 class PooledLinearEngine(PooledEngine):
     """One linear model with one seed, trained by MOCHA's local solver."""
 
+    _weighted = False
+
     def __init__(
         self,
         job: Job,

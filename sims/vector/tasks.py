@@ -370,9 +370,9 @@ def _evaluate_block(part: BlockContext, task: EvaluateBlock) -> BlockScores:
 def _scores(part: BlockContext, peers: Sequence[int], x_Bn: Tensor, *, validation: bool) -> list[Score]:
     """Score one model per peer, each on its peer's test or validation part."""
     job, workspace, stepper = part.job, part.workspace, part.stepper
-    view = workspace.seen_by(peers)
+    view, weighted = workspace.seen_by(peers), not part.algorithm.own_loss
     if job.device != "cpu":
-        parts = [workspace.scored(peer, validation=validation) for peer in peers]
+        parts = [workspace.scored(peer, validation=validation, weighted=weighted) for peer in peers]
         scales = [job.score_scale_P[peer] for peer in peers]
         return evaluation.evaluate_block(stepper, job.criterion, x_Bn, parts, view, scales)
     return [
@@ -380,7 +380,7 @@ def _scores(part: BlockContext, peers: Sequence[int], x_Bn: Tensor, *, validatio
             stepper,
             job.criterion,
             x_n,
-            workspace.scored(peer, validation=validation),
+            workspace.scored(peer, validation=validation, weighted=weighted),
             view and view.of(number),
             job.score_scale_P[peer],
         )

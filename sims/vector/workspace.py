@@ -380,11 +380,15 @@ class Workspace:
         span = slice(part.first_P1[peer], part.first_P1[peer + 1])
         return Examples(self.x_NF, part.index_T[span], part.y_T[span])
 
-    def scored(self, peer: int, *, validation: bool) -> Examples:
-        """Return the examples on which one peer is scored: those for validation with the weights of their classes."""
+    def scored(self, peer: int, *, validation: bool, weighted: bool) -> Examples:
+        """Return the examples on which one peer is scored.
+
+        Args:
+            weighted: whether those for validation have the weights of their classes, as examples have in training.
+        """
         if not validation:
             return self.examples(self.test, peer)
-        weight_PC = self.class_weight_PC
+        weight_PC = self.class_weight_PC if weighted else None
         return self.examples(self.valid, peer).weighted(None if weight_PC is None else weight_PC[peer])
 
     def batches(self, peers: Sequence[int], orders: NDArray[np.int64]) -> Batches:

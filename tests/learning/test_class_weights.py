@@ -23,7 +23,7 @@ from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.vector.pooled import PooledEngine
 from fedpeer.sims.world import plan_of
 from tests.learning.test_holdings import peer, table
-from tests.sims.worlds import federation, world
+from tests.sims.worlds import engine, federation, trainer_of, world
 
 CLASSES = ("ham", "spam", "7")
 Y = np.array([0, 0, 0, 1])
@@ -109,13 +109,33 @@ def test_the_best_round_is_chosen_with_the_weights_and_the_test_part_has_none() 
     space = workspace_of(made, plan_of(made, parse_choice("local")), "cpu")()
     assert space.class_weight_PC is not None
     for number, local_task in enumerate(local_tasks(made).values()):
-        held_out = space.scored(number, validation=True)
+        held_out = space.scored(number, validation=True, weighted=True)
         assert held_out.weight_M is not None
         assert torch.equal(held_out.weight_M, space.class_weight_PC[number][held_out.y_M])
-        assert space.scored(number, validation=False).weight_M is None
+        assert space.scored(number, validation=False, weighted=True).weight_M is None
         assert local_task.valid_part.weight_M is not None
         assert torch.equal(local_task.valid_part.weight_M, held_out.weight_M)
         assert local_task.test_part.weight_M is None
+
+
+def test_examples_held_out_have_no_weights_if_the_algorithm_trains_without_them() -> None:
+    options = federation(
+        learning__class_weights="auto",
+        learning__batch_size=8,
+        simulation__split="dirichlet:0.3",
+        simulation__validation=0.3,
+    )
+    made, method = world(options), "python:tests.algorithms.test_own_training:FullGradient"
+    with engine(made, method) as running:
+        scores = running.evaluate(validation=True)
+    for peer, score in zip(made.peers, scores, strict=True):
+        trainer, x_n = trainer_of(made, peer, method), made.start(peer)
+        plain, weighted = (
+            trainer.local_task.evaluate(x_n, validation=True, weighted=weighted) for weighted in (False, True)
+        )
+        assert plain != weighted
+        assert trainer.validate(x_n) == plain
+        assert score == pytest.approx(plain)
 
 
 def test_tables_balance_their_classes_and_show_it(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ from fedpeer.data.dataset import Dataset
 from fedpeer.learning.holdings import load_dataset
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.sims.memory import job_of, workspace_of
+from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.vector.tasks import EvaluateBlock, TrainBlock, Worker
 from fedpeer.sims.vector.workspace import States
 from fedpeer.sims.world import World, build_world, plan_of
@@ -88,6 +89,12 @@ def test_a_learner_is_a_peer_of_the_vector_engine(name: str) -> None:
     wanted = worker.do(EvaluateBlock(tuple(range(len(made.peers))), (0,) * len(made.peers), validation=False)).own
     found = [trainer.evaluate(x_n) for trainer, x_n in zip(alone, workspace.x[0], strict=True)]
     np.testing.assert_allclose(found, wanted, rtol=1e-6)
+
+
+def test_algorithms_have_the_network_on_the_peers_device() -> None:
+    """Its frozen parameters are used there. Torch's device without numbers stands for a GPU."""
+    task = local_tasks(build_world(federation(learning__frozen=["*.bias"]), DIGITS, 0), "meta")["peer1"]
+    assert {each.device.type for each in task.context().module.parameters()} == {"meta"}
 
 
 def test_training_changes_nothing_that_was_handed_in() -> None:
