@@ -74,7 +74,11 @@ def init(
     models: dict[Path, Path] = {}
     if federation is None:
         simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
-        text = federation_file(called, simulated, table=(data or "").partition(":")[0] in TABLES)
+        table = bool(sources) and sources[0].source.name in TABLES
+        if table and "text" in sources[0].source.settings:
+            way_out = "write a federation file with one, such as network: lstm, and name it"
+            problems.append(ConfigProblem((), f"texts need a network that takes tokens; {way_out}", "--federation"))
+        text = federation_file(called, simulated, table=table)
     else:
         called, text, models = _taken_over(federation, ids, name, data, problems)
     if problems:
