@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SHOWN_PEERS = 16
 #: Columns of a line, as wide as the narrowest terminal.
 _COLUMNS = 80
-#: Peers of a simulation whose file gives no number.
+#: Peers of a simulation of the default data, whose file gives no number; others may have as many as they have users.
 _DEFAULT_SIMULATED = 16
 
 _NOTHING_WRITTEN = ", so nothing was written"
@@ -164,8 +164,10 @@ def _taken_over(
         )
     wrong = wrong_models(federation.models(), list(ids))
     problems += [ConfigProblem((), f"{file}: {each.message}", "--federation") for each in wrong]
-    simulated = federation.simulation.peers or _DEFAULT_SIMULATED
-    if data is None and len(ids) > simulated:
+    simulation = federation.simulation
+    usual = simulation.dataset.name == "digits" and simulation.split is None
+    simulated = _DEFAULT_SIMULATED if simulation.peers is None and usual else simulation.peers
+    if data is None and simulated is not None and len(ids) > simulated:
         text = f"{file} simulates {simulated} peers, but there are {len(ids)}; name each peer's data with --data"
         problems.append(ConfigProblem((), text, "--data"))
     anchored_federation(federation, file.parent)  # raises if a model cannot be read
