@@ -58,6 +58,8 @@ class Results:
     def score(self, method: str, metric: str | None = None) -> float:
         """Return the mean accuracy over peers and seeds (a fraction), or the mean error for regression.
 
+        NaN if nothing was evaluated, or the error of a peer is not a number.
+
         Args:
             metric: one of the run's further metrics, instead; NaN if it is defined for no peer.
 
@@ -70,7 +72,8 @@ class Results:
             if metric not in there:
                 raise KeyError(f'no metric "{metric}" in {self.folder.name}; there are {", ".join(there) or "none"}')
             return math.nan if there[metric]["mean"] is None else float(there[metric]["mean"])
-        return float(found["accuracy_mean"] if "accuracy_mean" in found else found["error_mean"])
+        mean = found["accuracy_mean"] if "accuracy_mean" in found else found["error_mean"]
+        return math.nan if mean is None else float(mean)
 
     def state_dict(
         self, method: str, peer: str, seed: int | None = None, *, best: bool = False
