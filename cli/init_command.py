@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _SHOWN_PEERS = 16
 #: Columns of a line, as wide as the narrowest terminal.
 _COLUMNS = 80
-#: Peers of a simulation whose file gives no number.
+#: Peers of a simulation of the default data, whose file gives no number; others may have as many as they have users.
 _DEFAULT_SIMULATED = 16
 
 _NOTHING_WRITTEN = ", so nothing was written"
@@ -74,7 +74,11 @@ def init(
     models: dict[Path, Path] = {}
     if federation is None:
         simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
-        text = federation_file(called, simulated, table=(data or "").partition(":")[0] in TABLES)
+        table = bool(sources) and sources[0].source.name in TABLES
+        if table and "text" in sources[0].source.settings:
+            way_out = "write a federation file with one, such as network: lstm, and name it"
+            problems.append(ConfigProblem((), f"texts need a network that takes tokens; {way_out}", "--federation"))
+        text = federation_file(called, simulated, table=table)
     else:
         called, text, models = _taken_over(federation, ids, name, data, problems)
     if problems:
@@ -160,8 +164,10 @@ def _taken_over(
         )
     wrong = wrong_models(federation.models(), list(ids))
     problems += [ConfigProblem((), f"{file}: {each.message}", "--federation") for each in wrong]
-    simulated = federation.simulation.peers or _DEFAULT_SIMULATED
-    if data is None and len(ids) > simulated:
+    simulation = federation.simulation
+    usual = simulation.dataset.name == "digits" and simulation.split is None
+    simulated = _DEFAULT_SIMULATED if simulation.peers is None and usual else simulation.peers
+    if data is None and simulated is not None and len(ids) > simulated:
         text = f"{file} simulates {simulated} peers, but there are {len(ids)}; name each peer's data with --data"
         problems.append(ConfigProblem((), text, "--data"))
     anchored_federation(federation, file.parent)  # raises if a model cannot be read

@@ -123,7 +123,7 @@ def judgement_of(model: Model, x: NDArray[np.generic], y: NDArray[np.generic], w
         return Judgement()
     answers = model.answers(x)
     found = answer_scores(metrics, y, answers)
-    if found.failed:
+    if found.failed and np.isfinite(answers).all():  # of a model that diverged they are not defined
         failed = [ConfigProblem((), f"{name} failed: {why}", "--metrics") for name, why in found.failed.items()]
         raise ConfigError("the command line", failed)
     if task not in ("classification", "multi-label"):

@@ -20,6 +20,8 @@ from fedpeer.config.problems import ConfigError, ConfigProblem
 from fedpeer.config.problems import Path as SettingPath
 from fedpeer.config.reading import typed
 from fedpeer.config.registries import choice_problem, metric_problems, tracker_problems
+from fedpeer.config.rules import PEERS, Combination, Vocabulary, problems_of
+from fedpeer.config.settings import SimulationSettings
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import OWN
 from fedpeer.learning.anchors import anchored, anchored_federation, anchored_network, anchored_tracker, located
@@ -210,6 +212,16 @@ def _together(file: PeerFile, federation: Federation) -> Iterator[ConfigProblem]
     peers, part = federation.simulation.peers, file.data.part
     if part is not None and peers is not None and part > peers:
         yield ConfigProblem(("data",), f"the simulation has {peers} peers; write a number from 1 to {peers}")
-    if file.network is not None and not federation.partial_models:
-        text = "a network of its own needs partial_models in the federation file, to say which slices are shared"
-        yield ConfigProblem(("network",), text)
+    if file.network is not None:  # by the rules for peers with networks of their own in a simulation
+        simulation = SimulationSettings(networks={file.id: file.network})
+        own = Combination.of(federation.model_copy(update={"simulation": simulation}), PEERS)
+        for problem in problems_of(own, _OwnNetwork()):
+            if problem.rule.startswith("different networks"):
+                yield replace(problem, path=("network",))
+
+
+class _OwnNetwork(Vocabulary):
+    """The names of settings in a sentence about a peer's own network, in the peer's file."""
+
+    def name(self, key: str) -> str:
+        return "network" if key == "simulation.networks" else f"{key} in the federation file"

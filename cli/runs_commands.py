@@ -150,4 +150,6 @@ def _cell(measure: str, value: float | None) -> str:
         return apart(value, "accuracy")
     if measure in ("bytes_sent", "messages_sent"):
         return count_text(value, "B" if measure == "bytes_sent" else "")
+    if measure == "rounds":
+        return f"{value:,.0f}"
     return duration_text(value) if measure == "seconds_per_round" else f"{value:.4g}"

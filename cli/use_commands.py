@@ -147,6 +147,7 @@ def evaluate_command(
     from fedpeer.cli.trained import examples_in, like_its_own
     from fedpeer.config.choice import parse_choice, several
     from fedpeer.config.problems import ConfigError, ConfigProblem
+    from fedpeer.runs.disk import json_value
     from fedpeer.runs.summary import score_text
 
     if file is not None and data is not None:
@@ -164,7 +165,7 @@ def evaluate_command(
     if as_json:
         facts = {"schema": 1, "peer": model.peer, measure: score, "loss": loss, "examples": len(x)}
         facts |= {} if found.best is None else {"round": found.best.round}
-        print(json.dumps(facts | judged.to_json(), allow_nan=False))
+        print(json.dumps(json_value(facts | judged.to_json()), allow_nan=False))
         return
     examples = f"{len(x):,} examples of {'its own test part' if choice is None else file or data}"
     if found.best is not None:

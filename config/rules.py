@@ -257,9 +257,9 @@ def _when(condition: object, **words: object) -> list[_Broken]:
 
 
 def _no_such_fold(options: Combination) -> list[_Broken]:
-    wanted = options.federation.simulation
-    count = int(1 / wanted.validation + 1e-9) if wanted.validation else 1
-    return _when(wanted.fold >= count, share=wanted.validation or 0, count=count)
+    share, fold = options.federation.simulation.validation, options.federation.simulation.fold
+    count = int(1 / share + 1e-9) if share else math.inf  # another rule is about a fold of nothing
+    return _when(fold >= count, share=share, count=count)
 
 
 #: Settings of `gossip` that earlier releases did not dump.
@@ -1296,6 +1296,13 @@ RULES: tuple[Rule, ...] = (
         "global pools the examples of all peers, so it is only for simulations; choose another algorithm",
         lambda options: _when(_pooled(options)),
         (PEERS,),
+    ),
+    Rule(
+        "a fold without validation",
+        ("simulation.fold", "simulation.validation"),
+        "there are parts to choose from only of a fraction that is held out; write {put[simulation.validation=0.1]}, "
+        "or leave {name[simulation.fold]} out",
+        lambda options: _when(options.federation.simulation.fold and not options.federation.simulation.validation),
     ),
     Rule(
         "a fold that validation does not leave",

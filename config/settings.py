@@ -533,10 +533,12 @@ class FederationSettings(Strict):
         """Fill in defaults that suit a user's own table, where the user chose nothing.
 
         The papers' defaults suit the papers' tasks: sigmoid units, one example a step. These are defaults, too: they
-        are not among the settings that the user named (`model_fields_set`).
+        are not among the settings that the user named (`model_fields_set`). Texts need a network for tokens, which is
+        the default of such data.
         """
-        if self.simulation.dataset.name in TABLES:
-            if not self.model_fields_set & {"network", "partial_models"}:
+        dataset = self.simulation.dataset
+        if dataset.name in TABLES:
+            if "text" not in dataset.settings and not self.model_fields_set & {"network", "partial_models"}:
                 object.__setattr__(self, "network", TABLE_NETWORK)
             learning = self.learning.model_copy()  # it may be the caller's own
             for name, value in TABLE_LEARNING.items():

@@ -45,6 +45,11 @@ def json_value(value: Any) -> Any:
     return str(value) if isinstance(value, Path) else value
 
 
+def finite(value: float | np.floating[Any] | None) -> float | None:
+    """Return a number, or None if it is infinite or NaN, for which JSON has no notation."""
+    return float(value) if value is not None and math.isfinite(value) else None
+
+
 def dumps(value: Any, *, indent: int | None = None) -> str:
     """Return a value as JSON text that strict parsers accept; it is one line unless `indent` is given."""
     return json.dumps(json_value(value), indent=indent, ensure_ascii=False, allow_nan=False)

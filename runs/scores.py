@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from fedpeer.runs.disk import finite
 from fedpeer.runs.history import Measure
 
 #: Name -> (prefix of the row's scores, whether weighted by test sizes).
@@ -142,8 +143,3 @@ def _over_seeds(found: Sequence[Sequence[float]]) -> dict[str, Any]:
 
 def _sem(values_S: Any) -> float | None:
     return finite(values_S.std(ddof=1) / math.sqrt(len(values_S))) if len(values_S) > 1 else None
-
-
-def finite(value: float | np.floating[Any]) -> float | None:
-    """Return a number, or None if it is infinite or NaN."""
-    return float(value) if math.isfinite(value) else None

@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from fedpeer.runs.disk import finite
 from fedpeer.runs.history import Floats, History, Measure, histories
-from fedpeer.runs.scores import best_models, finite, read_scores
+from fedpeer.runs.scores import best_models, read_scores
 
 #: Most classes of a confusion matrix with numbers in its cells; for more classes there is only the shade.
 NUMBERS_MAX = 16

@@ -324,7 +324,8 @@ def run_summary(run: RunFolder, simulation: Simulation) -> dict[str, Any]:
         "report": str(run.path / "report.html"),
     }
     spent, linear = _privacy(simulation), _linear(simulation)
-    return found | ({"privacy": spent} if spent else {}) | ({"linear": linear} if linear else {})
+    found |= ({"privacy": spent} if spent else {}) | ({"linear": linear} if linear else {})
+    return dict(json_value(found))  # a peer that diverged has scores that are no numbers: null, as in the file
 
 
 def _linear(simulation: Simulation) -> dict[str, Any] | None:

@@ -58,7 +58,7 @@ class Results:
     def score(self, method: str, metric: str | None = None) -> float:
         """Return the mean accuracy over peers and seeds (a fraction), or the mean error for regression.
 
-        It is NaN if a peer diverged so far that it has no error.
+        It is NaN if nothing was evaluated, or the error of a peer is not a number.
 
         Args:
             metric: one of the run's further metrics, instead; NaN if it is defined for no peer.

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 from typing import Any
+
+from fedpeer.runs.disk import finite
 
 #: Most points of one curve: a chart is some 600 pixels wide, and more than a point every three pixels cannot be seen.
 CURVE_POINTS = 200
@@ -76,8 +77,3 @@ class TrafficCounter:
             "messages_sent": self.sent.messages,
             "messages_received": self.received.messages,
         }
-
-
-def finite(value: float | None) -> float | None:
-    """Return the number, or None if it is not finite, for which JSON has no notation."""
-    return value if value is not None and math.isfinite(value) else None

@@ -14,10 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedpeer.peer.runtime.counters import finite
 from fedpeer.peer.runtime.line_file import LineFile
 from fedpeer.peer.state.events import Evaluated, Note
-from fedpeer.runs.disk import dumps
+from fedpeer.runs.disk import dumps, finite
 
 #: Most rounds that wait for their scores: an evaluation takes less than a round, or the trainer would fall behind.
 WAITING_MAX = 16

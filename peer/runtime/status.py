@@ -16,11 +16,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Literal, get_args
 
-from fedpeer.peer.runtime.counters import Curve, DurationSummary, TrafficCounter, finite
+from fedpeer.peer.runtime.counters import Curve, DurationSummary, TrafficCounter
 from fedpeer.peer.runtime.logs import NAME_MAX, LogLine, printable
 from fedpeer.peer.state.events import Evaluated, Note
 from fedpeer.peer.wire.rejections import REJECTIONS
 from fedpeer.rejection import Rejection
+from fedpeer.runs.disk import finite
 
 SCHEMA = 1
 #: Log lines kept: two screens of a tall window; the whole log is in the state folder.

@@ -242,6 +242,14 @@ def test_a_federation_file_is_taken_over_as_it_is(fedpeer: Fedpeer, tmp_path: Pa
     assert not (tmp_path / "few").exists()
 
 
+def test_a_simulation_may_have_a_peer_for_each_user_of_its_data(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    for text, code in (("simulation: {dataset: flights}\n", 0), ("seed: 1\n", 2)):
+        (tmp_path / "mine.yaml").write_text(text)
+        made = fedpeer("init", f"of{code}", "--peers", "17", "--federation", "mine.yaml")
+        assert made.code == code, made.err
+    assert "simulates 16 peers" in one_line(made.err)
+
+
 def test_init_never_overwrites(fedpeer: Fedpeer, tmp_path: Path) -> None:
     (tmp_path / "wards").mkdir()
     assert fedpeer("init", "wards", "--peers", "1").code == 0, "an empty folder may be filled"
@@ -288,6 +296,7 @@ def test_all_mistakes_of_a_command_line_are_told_at_once_and_leave_nothing(fedpe
         (["--peers", "1", "--address", "peer1=https://h:65500"], "leaves no port for the dashboard"),
         (["--hosts", "::1,[::1]", "--address", "peer2=https://[0::1]:7401"], "two peers have the same address"),
         (["--peers", "1", "--data", "csv:x.csv"], "label"),
+        (["--peers", "1", "--data", "csv:x.csv,label=y,text=t,tokenizer=f"], "such as network: lstm"),
         (["--peers", "1", "--federation", "missing.yaml"], "missing.yaml"),
     ],
 )

@@ -5,12 +5,15 @@ from __future__ import annotations
 import io
 import re
 from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
 from rich.console import Console
 
-from fedpeer.cli.judgement import Judgement
+from fedpeer.cli.judgement import Judgement, judgement_of
+from fedpeer.learning.models import Model
 
 FASHION = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot")
 LONG = tuple(f"the {number}th of many classes" for number in range(16))
@@ -50,3 +53,13 @@ def test_no_count_of_confused_classes_is_cut(names: tuple[str, ...], width: int,
     assert rows == [[str(count) for count in row] for row in confusion]
     headings = list(names) if headed_by == "names" else [str(number + 1) for number in range(size)]
     assert " ".join(headings) in " ".join(text.split())
+
+
+def test_metrics_of_a_model_that_diverged_are_not_defined() -> None:
+    """scikit-learn refuses NaN, and the user named no metric."""
+    card = SimpleNamespace(shape=SimpleNamespace(task="classification"), classes=("ill", "well"))
+    model = SimpleNamespace(card=card, answers=lambda x: np.full((len(x), 2), np.nan, np.float32))
+    found = judgement_of(cast(Model, model), np.zeros((4, 1)), np.array([0, 1, 1, 1]), []).to_json()
+    assert found["metrics"]["log-loss"] is None
+    assert found["metrics"]["balanced-accuracy"] == 0.5
+    assert found["confusion"] == [[1, 0], [3, 0]]

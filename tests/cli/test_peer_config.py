@@ -64,6 +64,7 @@ def key(file: Path) -> Path:
     return file.parent / "keys" / "peer1.key"
 
 
+SLICED = "name: wards\nnetwork: mlp:2+5+2\npartial_models: {everyone: {neurons: {input: all, output: all}}}\n"
 WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "C01 unknown setting": (lambda f: change(f, seedz=[]), "did you mean seeds?"),
     "C02 repeated key": (lambda f: f.write_text(f.read_text() + "\nid: peer1\n"), "already set at"),
@@ -95,7 +96,17 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "no such data set": (lambda f: change(f, data="digit"), 'did you mean "digits"?'),
     "no such part": (lambda f: change(f, data={"simulation": 99}), "the simulation has 2 peers"),
     "no such network": (lambda f: change(f, network="mpl"), 'did you mean "mlp"?'),
-    "a network of its own": (lambda f: change(f, network="mlp:2+9+2"), "needs partial_models"),
+    "a network of its own": (
+        lambda f: change(f, network="mlp:2+9+2"),
+        "write partial_models in the federation file to say which, or leave network out",
+    ),
+    "a network of its own, and an algorithm for one": (
+        lambda f: (
+            change(f, network="mlp:2+9+2"),
+            (f.parent / "federation.yaml").write_text(f"{SLICED}learning: {{algorithm: full-averaging}}\n"),
+        ),
+        "full-averaging needs the same network on all peers; choose local or partial-averaging, or leave network out",
+    ),
     "no federation file": (lambda f: (f.parent / "federation.yaml").unlink(), "fedpeer init or join makes it"),
     "a wrong federation file": (
         lambda f: (f.parent / "federation.yaml").write_text("name: wards\nlearning: {rounds: 0}\n"),

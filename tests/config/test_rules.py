@@ -301,6 +301,7 @@ BREAKING: dict[str, dict[str, Any]] = {
     },
     "pooled examples, and peers with separate examples": {"methods": ["global"], "engine": "network"},
     "pooled examples, and real peers": {"methods": ["global"], "engine": PEERS},
+    "a fold without validation": {"simulation": {"dataset": "csv:ward.csv,label=outcome", "fold": 1}},
     "a fold that validation does not leave": {"simulation": {"validation": 0.2, "fold": 5}},
     "partial models too large for messages": {"partial_models": MANY, "engine": "network"},
     "partial models too large for messages of real peers": {"partial_models": MANY, "engine": PEERS},

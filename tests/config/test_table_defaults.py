@@ -31,6 +31,13 @@ def test_a_table_has_the_defaults_of_tables() -> None:
         assert (other.network, other.learning) == (None, LearningSettings()), "of the papers"
 
 
+def test_texts_in_a_table_have_the_network_of_texts() -> None:
+    """A perceptron takes no tokens."""
+    texts = of(simulation={"dataset": "csv:reviews.csv,label=verdict,text=review,tokenizer=minilm"})
+    assert texts.network is None
+    assert {name: getattr(texts.learning, name) for name in TABLE_LEARNING} == TABLE_LEARNING
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("optimizer", "sgd,lr=0.1"), ("batch_size", 1), ("steps_between_averaging", 87)]
 )

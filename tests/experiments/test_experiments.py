@@ -236,7 +236,9 @@ def test_a_variant_may_be_chosen_by_a_further_metric() -> None:
     rows = [{**kept_back, "validation_metrics": {"auc": [0.6, None, 0.8]}}]
     assert validation_score(rows, "auc") == pytest.approx(0.7), "over the peers for which it is defined"
     lost = {**rows[0], "validation_loss": [0.5, None, 0.5]}
-    assert validation_score([lost], "auc") == pytest.approx(0.4 / 3), "of a model without numbers it is not defined either"
+    assert validation_score([lost], "auc") == pytest.approx(0.4 / 3), (
+        "of a model without numbers it is not defined either"
+    )
     lost["validation_metrics"] = {"auc": [None] * 3}
     assert validation_score([*rows, lost], "auc") == pytest.approx(-0.15)
 

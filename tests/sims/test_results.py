@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
+from fedpeer.config.federation import Federation
 from fedpeer.runs.disk import RunError
 from fedpeer.runs.summary import summarise
+from fedpeer.sims.record import run_summary
 from fedpeer.sims.results import Results
+from fedpeer.sims.simulation import Simulation
 from tests.runs.run_factory import METHODS, made, row
 
 
@@ -29,6 +34,29 @@ def test_a_run_is_opened_again_by_its_id(tmp_path: Path) -> None:
     unfinished = made(tmp_path, name="other", finished=False)
     with pytest.raises(RunError, match=f"run {unfinished.id} is running and has no results yet"):
         Results.open(unfinished.id, tmp_path)
+
+
+def test_a_score_that_is_no_number_is_nan(tmp_path: Path) -> None:
+    """As of a regression that diverged."""
+    run = made(tmp_path, rounds=0, measure="error", finished=False)
+    run.record(row("local", 1, measure="error") | {"error": [0.5, None, 0.5, 0.5]})
+    run.finish({"dataset": "table", "peers": 4, "seeds": [0], "methods": summarise(run.rows())})
+    assert np.isnan(Results.open("last", tmp_path).score("local"))
+
+
+def test_the_summary_of_a_run_in_which_a_peer_diverged_is_strict_json(tmp_path: Path) -> None:
+    run = made(tmp_path, rounds=0, measure="error", finished=False)
+    validated = {"validation_error": [0.5, None, 0.5, 0.5], "validation_loss": [0.5, None, 0.5, 0.5]}
+    run.record(row("local", 1, measure="error") | {"error": [0.5, None, 0.5, 0.5], "tested": [9] * 4} | validated)
+    of_run = SimpleNamespace(
+        dataset=SimpleNamespace(name="table"),
+        world=SimpleNamespace(peers=[f"peer{number}" for number in range(1, 5)]),
+        request=SimpleNamespace(seeds=(0,), federation=Federation()),
+        worlds={},
+    )
+    summary = run_summary(run, cast(Simulation, of_run))
+    assert json.loads(json.dumps(summary, allow_nan=False)) == summary
+    assert summary["methods"]["local"]["best_models"]["per_peer"] == [0.5, None, 0.5, 0.5]
 
 
 def test_each_row_of_the_frame_is_one_peer_in_one_round(tmp_path: Path) -> None:
