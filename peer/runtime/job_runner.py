@@ -59,9 +59,12 @@ class JobRunner:
     def _take(self, outfit: Outfit, trainer: LocalTrainer) -> None:
         """Train on these data from now on."""
         self._outfit, self._trainer = outfit, trainer
-        held_out = outfit.local_task.valid_part
-        weighted = {} if held_out.weight_M is None else {"weight": held_out.weight_M}
-        self._held_out = digest_of({"x": held_out.inputs(), "y": held_out.y_M, **weighted}) if len(held_out) else ""
+        held_out, view = outfit.local_task.valid_part, outfit.local_task.view
+        found = {"x": held_out.inputs(), "y": held_out.y_M, "weight": held_out.weight_M}
+        if view is not None:  # the card has the newest scales alone, with which an earlier best model would be used
+            found |= dict(zip(("map", "shift", "scale"), view.fields(), strict=True))
+        known = {name: each for name, each in found.items() if each is not None}
+        self._held_out = digest_of(known) if len(held_out) else ""
         self._tested = outfit.held.tested(outfit.dataset) if self._metrics else None
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {self._prepared.file.id: outfit.held})
 

@@ -16,7 +16,8 @@ from fedpeer.data.dataset import DataError
 from fedpeer.learning.holdings import held_by
 from fedpeer.learning.models import BestRound, best_round
 from fedpeer.peer.runtime.data_refresh import DataRefresh
-from fedpeer.peer.runtime.prepared import Prepared
+from fedpeer.peer.runtime.job_runner import JobRunner
+from fedpeer.peer.runtime.prepared import Prepared, initial_status
 from tests.peer.runtime.alone import alone_at
 from tests.peer.runtime.whole import whole
 
@@ -90,6 +91,19 @@ def test_the_best_round_is_sought_anew_on_other_examples(tmp_path: Path) -> None
         running.line("evaluated", since=len(running.lines))
         running.line("evaluated", since=len(running.lines))
         assert kept().examples == now
+
+
+def test_the_best_round_is_sought_anew_on_another_scale(tmp_path: Path) -> None:
+    """A folder has one card, so the best model would be used with a scale that it was not trained on."""
+    lines, path = ["a,b,outcome\n", *rows(40).splitlines(keepends=True)], tmp_path / "ward.csv"
+    peer = ann(tmp_path, "".join(lines), validation=0.1)
+    jobs = JobRunner(peer, tmp_path, initial_status(peer), lambda what, text: None)
+    before, held = jobs._held_out, peer.outfit.held
+    lines[1 + held.train_M[0]] = "9999," + lines[1 + held.train_M[0]].partition(",")[2]
+    put(path, "".join(lines))
+    jobs._refresh()
+    assert np.array_equal(jobs._outfit.held.valid_M, held.valid_M)
+    assert before != jobs._held_out
 
 
 def test_a_best_model_goes_when_no_examples_are_held_out_any_more(tmp_path: Path) -> None:
