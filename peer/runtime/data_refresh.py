@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from fedpeer.algorithms.optimizers import OptimizerError
 from fedpeer.config.choice import ChoiceError, bind_settings
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
@@ -17,6 +18,7 @@ from fedpeer.data.dataset import DataError, Dataset
 from fedpeer.data.own import OWN
 from fedpeer.learning.holdings import Outfit, held_by, inputs_of
 from fedpeer.learning.local_task import LocalTask
+from fedpeer.networks.registry import NetworkError
 
 #: Size in bytes, and time of modification in nanoseconds; None: there is no such file.
 _Version = tuple[int, int] | None
@@ -55,7 +57,7 @@ class DataRefresh:
             raise DataError(f"{self._path} is not there any more")
         try:
             made = self._made(now)
-        except (DataError, ChoiceError) as problem:
+        except (DataError, ChoiceError, NetworkError, OptimizerError) as problem:
             if self._version() == version:
                 self._seen = version
                 raise DataError(str(problem)) from problem

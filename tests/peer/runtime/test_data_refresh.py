@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedpeer.config.peer_file import DataSettings, PeerFile
 from fedpeer.data.dataset import DataError
@@ -184,6 +185,24 @@ def test_a_file_that_has_gone_is_told_once_and_may_come_back(tmp_path: Path) -> 
     assert refresh.look(peer.outfit) is None
     put(path, text)
     assert refresh.look(peer.outfit) is not None
+
+
+def normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 3), nn.BatchNorm1d(3), nn.Linear(3, outputs))
+
+
+def test_data_on_which_the_network_cannot_be_trained_are_a_mistake_too(tmp_path: Path) -> None:
+    """The peer ended, and every later start of it, until the file was mended."""
+    own = {**FEDERATION, "network": f"python:{__name__}:normalised"}
+    path, text = tmp_path / "ward.csv", "a,b,outcome\n"
+    put(path, text + rows(40))
+    data = {"csv": str(path), "label": "outcome", "classes": ["ill", "well"], "test_fraction": 0.5, "refresh": True}
+    peer = alone_at(tmp_path, own, data=data, allow_python=["tests"])
+    assert peer.refresh is not None
+    put(path, text + "".join(rows(4).splitlines(keepends=True)[::2]))  # one row to train on
+    with pytest.raises(DataError, match="batch_size = 1"):
+        peer.refresh.look(peer.outfit)
+    assert peer.refresh.look(peer.outfit) is None
 
 
 @pytest.mark.parametrize("data", [{"simulation": 1}, "digits", {"images": "scans"}])
