@@ -42,6 +42,7 @@ class Host:
     policy      returns the policy for messages of this peer; None, without TLS: of the sender that the envelope names
     deliver     takes a message and the lease that holds its tensors, to be released when they are no longer needed; or
                 raises an AnsweredRejectionError, if an answer by another way might not reach the sender
+    accepted    counts a message that was delivered, with its bytes
     rejected    counts a rejection; its sender is "" for a stranger
     broken      logs a bug of ours met while a message of this sender is handled; the message is then rejected
     linked      takes a connection that this peer opened to carry messages both ways
@@ -60,6 +61,7 @@ class Host:
     expects: Callable[[str], bool] = lambda address: False
     linked: Callable[[str, TwoWayLink], None] = lambda peer, link: None
     begun: Callable[[str, TwoWayLink, Stream, bool, str], str] = lambda sender, *stream: refuse_stream(*stream)
+    accepted: Callable[[int, Message], None] = lambda size, message: None
 
 
 class AnsweredRejectionError(RejectionError):
@@ -199,6 +201,7 @@ class MessageAdmission:
         except BaseException:
             lease.release()
             raise
+        self.host.accepted(length, found)
 
     def _lease(self, sender: str, parsed: ParsedMetadata) -> Lease:
         """Return a buffer for the tail. Buffers of transfers are kept, since transfers come again with equal length."""

@@ -51,11 +51,12 @@ def same(one: Message, other: Message) -> bool:
 
 
 async def test_a_message_of_each_kind_arrives_as_it_was_sent() -> None:
-    port = Port()
-    async with serving(port):
+    port, sizes = Port(), list[int]()
+    async with serving(port, accepted=lambda size, message: sizes.append(size)):
         for name, said in MESSAGES.items():
             came = await ask(port, request(framed(said)))
             assert (came.status, port.refusals) == (204, []), name
+            assert sizes.pop() == len(framed(said)), name
             sender, envelope, message = port.delivered.pop()
             assert (sender, envelope, port.delivered) == ("ann", ENVELOPE, []), name
             assert same(message, said), name
