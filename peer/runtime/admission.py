@@ -133,6 +133,11 @@ class MessageAdmission:
         """Take a message of this length from a connection with this certificate; return the answer as `take` does."""
         return await self.take(Visit(), certificate, partial(within_bound, length), chunks)
 
+    def forget(self, peer: str) -> None:
+        """Free the buffers that are kept for a removed peer."""
+        self.pool.forget(peer)
+        self.rates.pop(peer, None)
+
     def strange(self, peer: str, why: str) -> None:
         """Count that a connection was closed because the other side sends what no peer does."""
         self.host.rejected(Rejection("unknown_route", why, peer))

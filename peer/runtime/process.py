@@ -629,8 +629,9 @@ class PeerProcess:
             case Note() | RejectEffect():
                 self._say(effect)
             case Enrol():
-                self._sender.forget(self._members.keep(effect.roster))
-                self._server.review()
+                gone = self._members.keep(effect.roster)
+                self._sender.forget(gone)
+                self._server.review(gone, Limits.among(len(effect.roster.entries)))
                 self._write(self._members.write, f"roster {effect.roster.number}")
             case Amend():
                 self._contract.contract = effect.contract

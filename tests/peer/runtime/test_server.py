@@ -81,6 +81,16 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
     assert got.share.payload.data_ptr() == np.frombuffer(view, dtype=np.uint8).ctypes.data
 
 
+async def test_a_removed_peer_takes_its_buffers_along() -> None:
+    """Each member that was revoked would leave buffers of the size of a model until the process ends."""
+    port = Port()
+    async with serving(port) as server:
+        assert (await ask(port, request(framed(MESSAGES["transfer"])))).status == 204
+        assert port.pool.kept_bytes
+        server.review(["ann"], Limits())
+        assert not port.pool.kept_bytes
+
+
 async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
     content = bytes(range(256)) * (HASHED_AT_ONCE_BYTES // 256 + 1)
     consensus = ConsensusSpec(
