@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fedpeer.peer.runtime import blocks
+from fedpeer.peer.runtime import agreement, blocks
 from fedpeer.peer.runtime.store import SNAPSHOTS_KEPT, DuplicatePeerError, StateError, Store, StoreError
 from fedpeer.peer.state.events import RejectEffect
 from fedpeer.peer.state.saving import Recovered
@@ -239,6 +239,14 @@ def test_the_journal_of_a_damaged_snapshot_is_missed(tmp_path: Path) -> None:
     state, recovered = restart(tmp_path)
     assert (state, recovered.whole) == ([0, 1, 2], False)
     assert codes(recovered) == ["snapshot_corrupt", "journal_corrupt"]
+
+
+def test_a_copy_that_a_person_made_is_not_the_stores(tmp_path: Path) -> None:
+    told = played(tmp_path, "1s2")
+    newest = max((tmp_path / "snapshots").iterdir())
+    newest.with_name("00000001-copy.snapshot").write_bytes(newest.read_bytes())
+    assert restart(tmp_path)[0] == told
+    assert agreement.state_of(tmp_path) is None, "these snapshots are no frames"
 
 
 def test_no_readable_snapshot_is_the_users_to_decide(tmp_path: Path) -> None:
