@@ -15,7 +15,14 @@ from typing import Any
 import pytest
 
 from fedpeer.peer.runtime import agreement, blocks
-from fedpeer.peer.runtime.store import SNAPSHOTS_KEPT, DuplicatePeerError, StateError, Store, StoreError
+from fedpeer.peer.runtime.store import (
+    SNAPSHOTS_KEPT,
+    DuplicatePeerError,
+    StateError,
+    Store,
+    StoreError,
+    ask_to_leave,
+)
 from fedpeer.peer.state.events import RejectEffect
 from fedpeer.peer.state.saving import Recovered
 
@@ -103,6 +110,12 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
     assert store.generation == 1
     with Store.open(tmp_path) as store:
         assert store.generation == 2
+
+
+def test_who_has_just_ended_is_not_asked_to_leave(tmp_path: Path) -> None:
+    with Store.open(tmp_path):
+        (tmp_path / "lock").write_text("999999999")  # no system has so many processes
+        assert ask_to_leave(tmp_path) is None
 
 
 # ------------------------------------------------------------------------------------------------ damage to the files
