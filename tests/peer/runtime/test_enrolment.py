@@ -263,10 +263,22 @@ def test_a_copy_that_cannot_be_written_keeps_nobody_out(authority: Authority) ->
 
 def test_a_contract_is_signed_although_a_copy_of_it_cannot_be_written(authority: Authority) -> None:
     (authority.folder / "peer1" / ".contract.json.tmp").mkdir()
-    signed = sign_next(authority, b'{"name":"wards"}', 7, b"name: wards\n")
+    signed = sign_next(authority, b'{"name":"wards"}', 7, b"name: wards # changed\n")
     for folder in (authority.folder, authority.folder / "peer2"):
         assert read_contract(folder / "contract.json", authority.roster.authority) == signed
+    file = authority.folder / "peer1" / "federation.yaml"
+    assert file.read_bytes() == b"name: wards\n", "without its contract it would keep the peer from starting"
     assert sign_next(authority, b'{"name":"wards"}', 8, b"name: wards\n").number == 2
+
+
+def test_an_authority_without_room_says_so(authority: Authority) -> None:
+    for name in ("roster.json", "contract.json"):
+        (authority.folder / f".{name}.tmp").mkdir()
+    with pytest.raises(EnrolmentError, match="roster.json.tmp cannot be written .*run the same line again"):
+        change_roster(authority, lambda roster, by: expel(roster, "peer2", by))
+    assert authority.roster.number == 1
+    with pytest.raises(EnrolmentError, match="contract.json.tmp cannot be written"):
+        sign_next(authority, b'{"name":"wards"}', 7, b"name: wards\n")
 
 
 def test_only_the_one_that_was_admitted_confirms(authority: Authority) -> None:
