@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -269,6 +270,18 @@ def test_a_contract_is_signed_although_a_copy_of_it_cannot_be_written(authority:
     file = authority.folder / "peer1" / "federation.yaml"
     assert file.read_bytes() == b"name: wards\n", "without its contract it would keep the peer from starting"
     assert sign_next(authority, b'{"name":"wards"}', 8, b"name: wards\n").number == 2
+
+
+def test_a_new_folder_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key that waited beside it is removed then, and no other one would be admitted."""
+    flushed = set[int]()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.add(os.fstat(descriptor).st_ino))
+    with new_folder(tmp_path / "peer5") as place:
+        (place / "keys").mkdir()
+        (place / "keys" / "peer5.key").write_text("key")
+        paths = [tmp_path, place, place / "keys", place / "keys" / "peer5.key"]
+        inodes = {path.stat().st_ino for path in paths}
+    assert inodes <= flushed
 
 
 def test_an_authority_without_room_says_so(authority: Authority) -> None:
