@@ -64,12 +64,17 @@ def replacing(path: Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.tmp")
     try:
         yield temporary
-        with temporary.open("r+b") as file:
-            os.fsync(file.fileno())
+        flush_file(temporary)
         os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
     flush_folder(path.parent)
+
+
+def flush_file(path: Path) -> None:
+    """Make a file's content durable."""
+    with path.open("r+b") as file:
+        os.fsync(file.fileno())
 
 
 def flush_folder(path: Path) -> None:

@@ -54,11 +54,13 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
     before, known = set(state.peer_groups.peers), state.peer_groups.roster.by_id
     keys = {peer: entry.key for peer, entry in known.items()}
     anew = {each.id for each in roster.entries if keys.get(each.id, each.key) != each.key and each.id != state.me}
-    if state.me not in roster.by_id:
+    own = roster.by_id.get(state.me)
+    if own is None or own.key != keys[state.me]:  # another key: it was revoked and is invited again, as another process
         state.write(Left())  # the others close their channels with it; if it is admitted again, it joins late
         state.effects.append(Enrol(roster))
-        state.note("error", "put_out", f"{state.me} is no longer in roster {roster.number}")
-        state.stop(2, f"{state.me} was revoked by roster {roster.number}")
+        became = "is no longer" if own is None else "has another key"
+        state.note("error", "put_out", f"{state.me} {became} in roster {roster.number}")
+        state.stop(2, f"{state.me} was revoked by roster {roster.number}{' or an earlier one' if own else ''}")
         return
     try:
         state.goes_by(state.setup.peer_groups_of(roster))

@@ -42,6 +42,7 @@ class Host:
     policy      returns the policy for messages of this peer; None, without TLS: of the sender that the envelope names
     deliver     takes a message and the lease that holds its tensors, to be released when they are no longer needed; or
                 raises an AnsweredRejectionError, if an answer by another way might not reach the sender
+    accepted    counts a message that was delivered, with its bytes
     rejected    counts a rejection; its sender is "" for a stranger
     broken      logs a bug of ours met while a message of this sender is handled; the message is then rejected
     linked      takes a connection that this peer opened to carry messages both ways
@@ -60,6 +61,7 @@ class Host:
     expects: Callable[[str], bool] = lambda address: False
     linked: Callable[[str, TwoWayLink], None] = lambda peer, link: None
     begun: Callable[[str, TwoWayLink, Stream, bool, str], str] = lambda sender, *stream: refuse_stream(*stream)
+    accepted: Callable[[int, Message], None] = lambda size, message: None
 
 
 class AnsweredRejectionError(RejectionError):
@@ -131,6 +133,11 @@ class MessageAdmission:
         """Take a message of this length from a connection with this certificate; return the answer as `take` does."""
         return await self.take(Visit(), certificate, partial(within_bound, length), chunks)
 
+    def forget(self, peer: str) -> None:
+        """Free the buffers that are kept for a removed peer."""
+        self.pool.forget(peer)
+        self.rates.pop(peer, None)
+
     def strange(self, peer: str, why: str) -> None:
         """Count that a connection was closed because the other side sends what no peer does."""
         self.host.rejected(Rejection("unknown_route", why, peer))
@@ -199,6 +206,7 @@ class MessageAdmission:
         except BaseException:
             lease.release()
             raise
+        self.host.accepted(length, found)
 
     def _lease(self, sender: str, parsed: ParsedMetadata) -> Lease:
         """Return a buffer for the tail. Buffers of transfers are kept, since transfers come again with equal length."""

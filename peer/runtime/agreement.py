@@ -80,7 +80,8 @@ def going_on(folder: Path, file: Federation, signed: SignedContract | None) -> C
 
 def state_of(folder: Path) -> dict[str, Any] | None:
     """Return the fields of the newest readable snapshot in this folder, without its tensors; None if there is none."""
-    for path in sorted((folder / "snapshots").glob("*.snapshot"), reverse=True):
+    found = [path for path in (folder / "snapshots").glob("*.snapshot") if path.stem.isdigit()]  # as the store does
+    for path in sorted(found, reverse=True):
         try:
             fields = beginning(path)
         except (FrameError, DamagedError, OSError):

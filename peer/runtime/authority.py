@@ -89,21 +89,30 @@ def open_authority(folder: Path) -> Authority:
 
 @contextmanager
 def _locked(authority: Authority) -> Iterator[None]:
-    """Keep other commands from changing the federation meanwhile. Raises EnrolmentError if one is changing it."""
-    lock = take_lock(authority.folder / "authority" / "lock", patience=_LOCK_PATIENCE)
-    if lock is None:
-        raise EnrolmentError("Another command is changing this federation; try again when it is done.")
+    """Keep other commands from changing the federation meanwhile.
+
+    Raises EnrolmentError if one is changing it, or if the folder cannot be written.
+    """
     try:
-        yield
-    finally:
-        os.close(lock)
+        lock = take_lock(authority.folder / "authority" / "lock", patience=_LOCK_PATIENCE)
+        if lock is None:
+            raise EnrolmentError("Another command is changing this federation; try again when it is done.")
+        try:
+            yield
+        finally:
+            os.close(lock)
+    except OSError as problem:
+        raise EnrolmentError(
+            f"{problem.filename or authority.folder.resolve()} cannot be written ({problem.strerror}); make room "
+            "there, or make it writable for this user, and run the same line again."
+        ) from None
 
 
 def change_roster(authority: Authority, change: Change) -> Roster:
     """Replace the roster by the changed one, here and in the peers' folders beside it, and return it.
 
-    A copy that cannot be written stays as it is: other peers send the new one. Raises EnrolmentError, RosterError or
-    OSError; then nothing has changed.
+    A copy that cannot be written stays as it is: other peers send the new one. Raises EnrolmentError or RosterError;
+    then the roster is the one before.
     """
     with _locked(authority):
         path, before = authority.folder / "roster.json", authority.roster
@@ -121,7 +130,7 @@ def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> Si
 
     The federation file that it was made from replaces the one before. A copy that cannot be written stays as it is.
 
-    Raises EnrolmentError or RosterError; then nothing has changed.
+    Raises EnrolmentError or RosterError; then no contract is signed.
     """
     with _locked(authority):
         path, key = contract_file(authority.folder / "roster.json"), authority.identity.key
@@ -133,19 +142,19 @@ def sign_next(authority: Authority, text: bytes, starts: int, file: bytes) -> Si
             raise EnrolmentError(
                 f"The contract has more than {CONTRACT_BYTES_MAX:,} bytes; shorten the federation file."
             )
-        _put(authority.folder, signed, file)
+        _write_federation(authority.folder, file)
+        write_contract(path, signed)
         for roster in authority.folder.glob("*/roster.json"):
             if _ours(roster, public):
                 with suppress(OSError):
-                    _put(roster.parent, signed, file)
+                    write_contract(contract_file(roster), signed)  # first: without it the file seems changed by hand
+                    _write_federation(roster.parent, file)
     return signed
 
 
-def _put(folder: Path, signed: SignedContract, file: bytes) -> None:
-    """Write a contract, and the federation file that it was made from, into a folder."""
+def _write_federation(folder: Path, file: bytes) -> None:
     with replacing(folder / "federation.yaml") as temporary:
         temporary.write_bytes(file)
-    write_contract(contract_file(folder / "roster.json"), signed)
 
 
 def _ours(roster: Path, authority: bytes) -> bool:

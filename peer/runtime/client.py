@@ -188,7 +188,7 @@ class PeerLinks:
         self._sockets: WeakSet[socket.socket] = WeakSet()
         self._session = ClientSession(
             connector=TCPConnector(
-                limit=self._limits.connections,
+                limit=0,  # the roster, which may grow, and the next line bound them
                 limit_per_host=2 * self._limits.at_once,
                 keepalive_timeout=_KEEP_S,
                 socket_factory=self._socket,

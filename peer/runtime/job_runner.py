@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedpeer.algorithms.answer_metrics import answer_scores
+from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.data.dataset import DataError
 from fedpeer.learning import models
 from fedpeer.learning.holdings import Outfit
@@ -80,14 +81,16 @@ class JobRunner:
             return
         try:
             found = prepared.refresh.look(self._outfit)
-        except DataError as problem:
+            if found is None:
+                return
+            trainer = trainer_of(found, prepared.file, prepared.roster, prepared.device, prepared.secret)
+        except (DataError, AlgorithmError) as problem:
             why = " ".join(str(problem).split())  # all mistakes in a file are on lines of their own
             self._warn("data_not_taken", f"the changed data are not used, but those before: {why}")
             return
-        if found is not None:
-            before, now = self._outfit.local_task.examples, found.local_task.examples
-            self._take(found, trainer_of(found, prepared.file, prepared.roster, prepared.device, prepared.secret))
-            self._inform("data_taken", f"the data have changed: {now} training examples, {before} before")
+        before, now = self._outfit.local_task.examples, found.local_task.examples
+        self._take(found, trainer)
+        self._inform("data_taken", f"the data have changed: {now} training examples, {before} before")
 
     def _done(self, job: Work) -> Worked:
         done = self._trainer.work(job)

@@ -185,8 +185,12 @@ class Listener:
         """Take a connection that comes through another peer; its handshakes in progress are limited by the carrier."""
         self._begin(self._members, connection, carrier, carried=True)
 
-    def review(self) -> None:
-        """Apply a new roster: a revoked peer learns it with its next request, or its connection is closed soon."""
+    def review(self, limits: Limits) -> None:
+        """Apply a new roster and its limits of connections.
+
+        A revoked peer learns it with its next request, or its connection is closed soon.
+        """
+        self._limits = limits
         self._forget_closed()
         gone = [each for each, whose in self._open.items() if whose and isinstance(self._owner(each), Rejection)]
         loop = asyncio.get_running_loop()

@@ -1,7 +1,7 @@
 """Folders that `fedpeer init` and `fedpeer join` write: everything a peer needs to start, in one folder to copy.
 
 A peer's folder holds `peer3.yaml`, `federation.yaml`, `roster.json` and `keys/`. A folder is built beside its final
-place and moved there whole, so a mistake or a crash leaves nothing behind, and nothing is ever overwritten.
+place and moved there whole and durable, so a mistake or a crash leaves nothing behind; nothing is ever overwritten.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, wri
 from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.runtime.invitation import Admission, Token
 from fedpeer.peer.wire.roster import Roster, RosterEntry, sign, to_bytes
-from fedpeer.runs.disk import replacing
+from fedpeer.runs.disk import flush_file, flush_folder, replacing
 
 #: Most addresses of other peers in a new peer's file. One that answers is enough; with three, two may be down.
 _SEEDS_MAX = 3
@@ -198,7 +198,13 @@ def new_folder(folder: Path) -> Iterator[Path]:
         place = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
         try:
             yield place
+            for path in [*place.rglob("*"), place]:
+                if path.is_file():
+                    flush_file(path)
+                else:
+                    flush_folder(path)
             place.replace(folder)
+            flush_folder(folder.parent)
         finally:
             shutil.rmtree(place, ignore_errors=True)
 

@@ -330,6 +330,7 @@ class PeerProcess:
                 listens=self._listens,
                 policy=lambda peer: self._node.policy(peer),
                 deliver=self._deliver,
+                accepted=lambda size, message: self.status.received(size, group_of(message)),
                 rejected=self._rejected,
                 broken=self._broken,
                 linked=lambda peer, link: self._sender.linked(peer, link),
@@ -592,7 +593,6 @@ class PeerProcess:
             raise AnsweredRejectionError(rejection, codec.rejection_message(rejection, later))
         self._received_at[sender] = time.monotonic()
         self._sender.received(sender)
-        self.status.received(len(lease.view) + codec.HEAD_BYTES, group_of(message))
         if len(self._waiting) >= WAITING_MAX:
             lease.release()
         else:
@@ -632,8 +632,9 @@ class PeerProcess:
             case Note() | RejectEffect():
                 self._say(effect)
             case Enrol():
-                self._sender.forget(self._members.keep(effect.roster))
-                self._server.review()
+                gone = self._members.keep(effect.roster)
+                self._sender.forget(gone)
+                self._server.review(gone, Limits.among(len(effect.roster.entries)))
                 self._write(self._members.write, f"roster {effect.roster.number}")
             case Amend():
                 self._contract.contract = effect.contract

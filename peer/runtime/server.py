@@ -11,6 +11,7 @@ import asyncio
 import socket
 import ssl
 import weakref
+from collections.abc import Iterable
 from functools import partial
 
 from aiohttp import StreamReader, web
@@ -85,10 +86,12 @@ class PeerServer:
         """Take a connection that another peer carries to this one."""
         self._listener.take_carried(connection, carrier)
 
-    def review(self) -> None:
-        """Apply a new roster: end the connections of peers that are no longer in it."""
+    def review(self, gone: Iterable[str], limits: Limits) -> None:
+        """Apply a new roster and its limits: end the connections of the peers that are gone, and free their buffers."""
+        for peer in gone:
+            self.admission.forget(peer)
         if self._started:
-            self._listener.review()
+            self._listener.review(limits)
 
     async def stop(self) -> None:
         """Stop accepting, let open requests finish, and close all connections."""

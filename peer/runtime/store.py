@@ -309,8 +309,11 @@ def ask_to_leave(folder: Path) -> int | None:
     if not is_locked(folder / "lock"):
         return None
     process = int(_digits(folder / "lock") or 0)
-    if process:
-        os.kill(process, signal.SIGUSR1)
+    try:
+        if process:
+            os.kill(process, signal.SIGUSR1)
+    except ProcessLookupError:  # it has just ended, or this is a file system without locks
+        return None
     return process or None
 
 

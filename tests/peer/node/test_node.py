@@ -253,6 +253,15 @@ def test_who_hears_the_roster_that_puts_it_out_stops_with_a_sentence() -> None:
     assert Enrol(later) in effects, "its file has the roster, so it does not start again"
 
 
+def test_who_was_admitted_again_with_another_key_while_it_was_cut_off_stops() -> None:
+    """It was revoked by a roster that it never saw: no peer talks to its key any more, and it went on alone."""
+    _, node, _ = met(2)
+    roster, me = node.state.peer_groups.roster, node.state.me
+    entries = tuple(replace(each, key=bytes(range(32))) if each.id == me else each for each in roster.entries)
+    effects = node.step(NewRoster(replace(roster, number=3, entries=entries)))
+    assert effects[-1] == Stop(2, f"{me} was revoked by roster 3 or an earlier one")
+
+
 @pytest.mark.slow
 def test_a_later_roster_is_logged_with_what_it_changes() -> None:
     _, node, _ = met(3)

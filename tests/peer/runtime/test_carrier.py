@@ -143,7 +143,7 @@ class Federation:
         """Take a peer off the roster, which all members hear at once."""
         self.leave_out(peer)
         for each in self.members.values():
-            each.server.review()
+            each.server.review([peer], each.server.admission.limits)
             each.links.forget(peer)
 
     def leave_out(self, peer: str) -> None:

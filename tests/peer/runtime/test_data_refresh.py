@@ -10,15 +10,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from torch import nn
 
 from fedpeer.config.peer_file import DataSettings, PeerFile
 from fedpeer.data.dataset import DataError
 from fedpeer.learning.holdings import held_by
-from fedpeer.learning.local_task import LocalTask
 from fedpeer.learning.models import BestRound, best_round
-from fedpeer.networks.registry import NetworkError
 from fedpeer.peer.runtime.data_refresh import DataRefresh
-from fedpeer.peer.runtime.prepared import Prepared
+from fedpeer.peer.runtime.job_runner import JobRunner
+from fedpeer.peer.runtime.prepared import Prepared, initial_status
 from tests.peer.runtime.alone import alone_at
 from tests.peer.runtime.whole import whole
 
@@ -92,6 +92,19 @@ def test_the_best_round_is_sought_anew_on_other_examples(tmp_path: Path) -> None
         running.line("evaluated", since=len(running.lines))
         running.line("evaluated", since=len(running.lines))
         assert kept().examples == now
+
+
+def test_the_best_round_is_sought_anew_on_another_scale(tmp_path: Path) -> None:
+    """A folder has one card, so the best model would be used with a scale that it was not trained on."""
+    lines, path = ["a,b,outcome\n", *rows(40).splitlines(keepends=True)], tmp_path / "ward.csv"
+    peer = ann(tmp_path, "".join(lines), validation=0.1)
+    jobs = JobRunner(peer, tmp_path, initial_status(peer), lambda what, text: None)
+    before, held = jobs._held_out, peer.outfit.held
+    lines[1 + held.train_M[0]] = "9999," + lines[1 + held.train_M[0]].partition(",")[2]
+    put(path, "".join(lines))
+    jobs._refresh()
+    assert np.array_equal(jobs._outfit.held.valid_M, held.valid_M)
+    assert before != jobs._held_out
 
 
 def test_a_best_model_goes_when_no_examples_are_held_out_any_more(tmp_path: Path) -> None:
@@ -174,20 +187,22 @@ def test_a_file_that_has_gone_is_told_once_and_may_come_back(tmp_path: Path) -> 
     assert refresh.look(peer.outfit) is not None
 
 
-def test_examples_that_the_network_cannot_train_on_are_told_like_a_broken_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Such as one example, for which batch normalisation has no deviation."""
-    refresh, peer, path = look_at(tmp_path)
-    put(path, "a,b,outcome\n" + rows(8))
+def normalised(shape: tuple[int, ...], outputs: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 3), nn.BatchNorm1d(3), nn.Linear(3, outputs))
 
-    def refused(*arguments: Any, **settings: Any) -> None:
-        raise NetworkError("the network cannot be trained with learning.batch_size = 1")
 
-    monkeypatch.setattr(LocalTask, "of", refused)
-    with pytest.raises(DataError, match="cannot be trained with"):
-        refresh.look(peer.outfit)
-    assert refresh.look(peer.outfit) is None
+def test_data_on_which_the_network_cannot_be_trained_are_a_mistake_too(tmp_path: Path) -> None:
+    """The peer ended, and every later start of it, until the file was mended."""
+    own = {**FEDERATION, "network": f"python:{__name__}:normalised"}
+    path, text = tmp_path / "ward.csv", "a,b,outcome\n"
+    put(path, text + rows(40))
+    data = {"csv": str(path), "label": "outcome", "classes": ["ill", "well"], "test_fraction": 0.5, "refresh": True}
+    peer = alone_at(tmp_path, own, data=data, allow_python=["tests"])
+    assert peer.refresh is not None
+    put(path, text + "".join(rows(4).splitlines(keepends=True)[::2]))  # one row to train on
+    with pytest.raises(DataError, match="batch_size = 1"):
+        peer.refresh.look(peer.outfit)
+    assert peer.refresh.look(peer.outfit) is None
 
 
 @pytest.mark.parametrize("data", [{"simulation": 1}, "digits", {"images": "scans"}])

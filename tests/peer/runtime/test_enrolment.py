@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import hmac
 import json
+import os
 import socket
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -263,10 +264,34 @@ def test_a_copy_that_cannot_be_written_keeps_nobody_out(authority: Authority) ->
 
 def test_a_contract_is_signed_although_a_copy_of_it_cannot_be_written(authority: Authority) -> None:
     (authority.folder / "peer1" / ".contract.json.tmp").mkdir()
-    signed = sign_next(authority, b'{"name":"wards"}', 7, b"name: wards\n")
+    signed = sign_next(authority, b'{"name":"wards"}', 7, b"name: wards # changed\n")
     for folder in (authority.folder, authority.folder / "peer2"):
         assert read_contract(folder / "contract.json", authority.roster.authority) == signed
+    file = authority.folder / "peer1" / "federation.yaml"
+    assert file.read_bytes() == b"name: wards\n", "without its contract it would keep the peer from starting"
     assert sign_next(authority, b'{"name":"wards"}', 8, b"name: wards\n").number == 2
+
+
+def test_a_new_folder_is_durable_before_it_has_its_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The key that waited beside it is removed then, and no other one would be admitted."""
+    flushed = set[int]()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.add(os.fstat(descriptor).st_ino))
+    with new_folder(tmp_path / "peer5") as place:
+        (place / "keys").mkdir()
+        (place / "keys" / "peer5.key").write_text("key")
+        paths = [tmp_path, place, place / "keys", place / "keys" / "peer5.key"]
+        inodes = {path.stat().st_ino for path in paths}
+    assert inodes <= flushed
+
+
+def test_an_authority_without_room_says_so(authority: Authority) -> None:
+    for name in ("roster.json", "contract.json"):
+        (authority.folder / f".{name}.tmp").mkdir()
+    with pytest.raises(EnrolmentError, match="roster.json.tmp cannot be written .*run the same line again"):
+        change_roster(authority, lambda roster, by: expel(roster, "peer2", by))
+    assert authority.roster.number == 1
+    with pytest.raises(EnrolmentError, match="contract.json.tmp cannot be written"):
+        sign_next(authority, b'{"name":"wards"}', 7, b"name: wards\n")
 
 
 def test_only_the_one_that_was_admitted_confirms(authority: Authority) -> None:

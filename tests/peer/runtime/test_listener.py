@@ -237,7 +237,7 @@ async def test_who_is_put_out_while_it_is_connected_is_told_and_then_not_connect
                 writer.write(ACK)
                 assert (await answer(reader)).code == "sender_mismatch", "it is ann's; it was heard"
             people.roster = expel(people.roster, "out", people.key)
-            server.review()
+            server.review(["out"], Limits(farewell_s=0.2))
             told[1].write(ACK)
             assert isinstance((await answer(told[0])).said, RosterNews)
             await ended(told[0])
@@ -257,6 +257,17 @@ async def test_where_all_connections_are_taken_who_has_most_gives_one(people: Pe
         held[-1][1].write(ACK)
         assert (await answer(held[-1][0])).code == "sender_mismatch"
     assert "too_many_requests" not in port.codes
+
+
+async def test_a_later_roster_has_room_for_its_members(people: People) -> None:
+    """Otherwise the members of a federation that has grown would take one another's only connection."""
+    async with bob(people, Limits(connections=1)) as (port, server), AsyncExitStack() as stack:
+        server.review([], Limits(connections=2))
+        members = [member(people, each) for each in ("ben", "cas")]
+        held = [await stack.enter_async_context(from_address(port, HOME, each)) for each in members]
+        for reader, writer in held:
+            writer.write(ACK)
+            assert (await answer(reader)).code == "sender_mismatch", "it is ann's; it was heard"
 
 
 async def test_who_does_not_hear_that_tls_ends_holds_no_handle(people: People) -> None:

@@ -51,11 +51,12 @@ def same(one: Message, other: Message) -> bool:
 
 
 async def test_a_message_of_each_kind_arrives_as_it_was_sent() -> None:
-    port = Port()
-    async with serving(port):
+    port, sizes = Port(), list[int]()
+    async with serving(port, accepted=lambda size, message: sizes.append(size)):
         for name, said in MESSAGES.items():
             came = await ask(port, request(framed(said)))
             assert (came.status, port.refusals) == (204, []), name
+            assert sizes.pop() == len(framed(said)), name
             sender, envelope, message = port.delivered.pop()
             assert (sender, envelope, port.delivered) == ("ann", ENVELOPE, []), name
             assert same(message, said), name
@@ -78,6 +79,16 @@ async def test_a_large_tensor_in_many_pieces_lies_in_its_lease() -> None:
     view = port.leases[0].view
     assert len(view) == 4 * length
     assert got.share.payload.data_ptr() == np.frombuffer(view, dtype=np.uint8).ctypes.data
+
+
+async def test_a_removed_peer_takes_its_buffers_along() -> None:
+    """Each member that was revoked would leave buffers of the size of a model until the process ends."""
+    port = Port()
+    async with serving(port) as server:
+        assert (await ask(port, request(framed(MESSAGES["transfer"])))).status == 204
+        assert port.pool.kept_bytes
+        server.review(["ann"], Limits())
+        assert not port.pool.kept_bytes
 
 
 async def test_a_large_model_is_hashed_beside_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:

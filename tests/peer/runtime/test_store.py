@@ -14,8 +14,15 @@ from typing import Any
 
 import pytest
 
-from fedpeer.peer.runtime import blocks
-from fedpeer.peer.runtime.store import SNAPSHOTS_KEPT, DuplicatePeerError, StateError, Store, StoreError
+from fedpeer.peer.runtime import agreement, blocks
+from fedpeer.peer.runtime.store import (
+    SNAPSHOTS_KEPT,
+    DuplicatePeerError,
+    StateError,
+    Store,
+    StoreError,
+    ask_to_leave,
+)
 from fedpeer.peer.state.events import RejectEffect
 from fedpeer.peer.state.saving import Recovered
 
@@ -103,6 +110,12 @@ def test_one_process_a_folder(tmp_path: Path) -> None:
     assert store.generation == 1
     with Store.open(tmp_path) as store:
         assert store.generation == 2
+
+
+def test_who_has_just_ended_is_not_asked_to_leave(tmp_path: Path) -> None:
+    with Store.open(tmp_path):
+        (tmp_path / "lock").write_text("999999999")  # no system has so many processes
+        assert ask_to_leave(tmp_path) is None
 
 
 # ------------------------------------------------------------------------------------------------ damage to the files
@@ -239,6 +252,14 @@ def test_the_journal_of_a_damaged_snapshot_is_missed(tmp_path: Path) -> None:
     state, recovered = restart(tmp_path)
     assert (state, recovered.whole) == ([0, 1, 2], False)
     assert codes(recovered) == ["snapshot_corrupt", "journal_corrupt"]
+
+
+def test_a_copy_that_a_person_made_is_not_the_stores(tmp_path: Path) -> None:
+    told = played(tmp_path, "1s2")
+    newest = max((tmp_path / "snapshots").iterdir())
+    newest.with_name("00000001-copy.snapshot").write_bytes(newest.read_bytes())
+    assert restart(tmp_path)[0] == told
+    assert agreement.state_of(tmp_path) is None, "these snapshots are no frames"
 
 
 def test_no_readable_snapshot_is_the_users_to_decide(tmp_path: Path) -> None:
