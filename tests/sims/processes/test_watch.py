@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from fedpeer.config.federation import Federation
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.process_pool import ProcessPool, _end
 from fedpeer.sims.processes.settling import HOST, free_ports
@@ -105,6 +106,24 @@ def test_last_words_are_no_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pool = ProcessPool({"peer1": tmp_path / "peer1.yaml"}, 1)
     pool.wait()
     assert pool.words.splitlines() == [error, "out of memory", "[1, 2]"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gossip": {"tolerance": 1e-4}},  # no bound on the exchanges, which the same tolerance by default has
+        {"learning": {"alone_limit": None}},
+        {
+            "simulation": {"dataset": "csv:ward.csv,label=ill"},  # other defaults
+            "partial_models": {"all": {"neurons": "all"}},
+            "learning": {"optimizer": "sgd,lr=0.1", "batch_size": 1, "steps_between_averaging": 87},
+        },
+    ],
+)
+def test_peers_read_the_settings_of_their_simulation(settings: dict[str, Any]) -> None:
+    given = Federation.model_validate(settings)
+    assert Federation.model_validate(settling.written(given)).digest() == given.digest()
 
 
 def test_ports_are_free_for_peers_and_dashboards(monkeypatch: pytest.MonkeyPatch) -> None:
