@@ -27,7 +27,7 @@ from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.models import Card, Model
 from fedpeer.runs.disk import RunError, dumps, json_value, write_text
 from fedpeer.runs.environment import environment
-from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.folder import RunFolder, file_stem
 from fedpeer.runs.summary import NUMBERS_MAX, summarise
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
@@ -272,7 +272,7 @@ def describe_groups(run: RunFolder, method: str, seed: int, world: World, decide
     """
     written = world.federation.partial_models
     found = {name: each for name, each in decided.partial_models.items() if name not in written}
-    path = run.path / "models" / f"{method}-seed{seed}-partial_models.yaml"
+    path = run.path / "models" / f"{file_stem(method, seed)}-partial_models.yaml"
     path.parent.mkdir(exist_ok=True)
     lines = [
         f"  {dumps(name)}: {dumps(each.model_dump(mode='json', exclude_defaults=True))}"

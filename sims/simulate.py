@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
-from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.folder import RunFolder, file_stem
 from fedpeer.runs.index import RunStatus
 from fedpeer.sims import record
 from fedpeer.sims.best_models import BestModels
@@ -351,8 +351,8 @@ def _engine_of(stage: _Stage, cell: MethodSeed) -> Engine:
             engine = ProcessesEngine(
                 world,
                 method,
-                folder=run.path / f"peers-{cell.method}-seed{cell.seed}",
-                logs=run.path / "logs" / f"{cell.method}-seed{cell.seed}",
+                folder=run.path / f"peers-{file_stem(*cell)}",
+                logs=run.path / "logs" / file_stem(*cell),
                 device=simulation.device,
                 remark=lambda text: on_event(Remark(text=text)),
                 replaced=replaced,
