@@ -16,12 +16,13 @@ from fedpeer.config.federation import Federation
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.process_pool import ProcessPool, _end
 from fedpeer.sims.processes.settling import HOST, free_ports
-from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLinesReader, Watched
+from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLinesReader, Watched, slowest
 from fedpeer.sims.vector.pool import EngineError
 
 
 def row(round: int, accuracy: float | None = None, loss: float | None = None, weight: float = 1.0) -> dict[str, Any]:
-    return {"round": round, "accuracy": accuracy, "loss": loss, "weight": {"everyone": weight}}
+    traffic = {"messages_sent": 10 + round, "bytes_sent": 100 + round, "seconds": 0.5}
+    return {"round": round, "accuracy": accuracy, "loss": loss, "weight": {"everyone": weight}} | traffic
 
 
 def append(path: Path, text: str) -> None:
@@ -49,6 +50,8 @@ def test_of_a_round_that_was_done_again_the_later_row_counts(tmp_path: Path) -> 
     assert watched.row(2)["accuracy"] == 0.7
     assert watched.row(4) == watched.row(2), "it skipped rounds 3 and 4"
     assert watched.row(0)["round"] == 1, "it came late: the first that there is"
+    assert [watched.sent(round) for round in (2, 3, 4, 5)] == [(12, 102), (0, 0), (0, 0), (15, 105)]
+    assert [slowest([watched], round).average for round in (2, 3)] == [0.5, 0.0]
     assert watched.results(1) == (0.5, 2.0)
     assert watched.results(5) == (0.7, 1.0), "round 5 was not evaluated"
 
