@@ -39,7 +39,7 @@ def network(made: World, method: str = METHOD, **more: Any) -> NetworkEngine:
     ("method", "settings"),
     [
         (METHOD, {}),
-        (METHOD, {"gossip__protocol": "exact"}),
+        (METHOD, {"gossip__protocol": "exact", "learning__weights": "samples", "simulation__split": "dirichlet:0.5"}),
         (METHOD, {"gossip__topology": "k-regular:4", "gossip__exchanges": None, "gossip__tolerance": 1e-3}),
         (METHOD, {"gossip__protocol": "push-pull"}),
         (METHOD, {"learning__weights": "samples", "simulation__split": "dirichlet:0.5"}),
