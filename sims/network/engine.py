@@ -67,7 +67,7 @@ class NetworkEngine(PeersEngine):
         world = _impatient(world)
         super().__init__(world, method, stop)
         node_factory = NodeFactory.of(world, method, dict(faults.paces) if faults else {})
-        self._simulator = Simulator(world.peers, node_factory.driver(self._evaluated), faults)
+        self._simulator = Simulator(world.peers, node_factory.driver(self._evaluated), faults, keeps_rows=False)
         self._simulator.on_effect = self._on_effect
         self._seen = {peer: _Seen() for peer in world.peers}
         self.timeline = Timeline(world.federation.gossip.tick, faults or Faults())
