@@ -141,6 +141,8 @@ def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
             if choice.name in once:
                 raise ChoiceError(f"faults: {choice.name} is given twice; write all of its settings once")
             once |= {choice.name} & {"seed", "links"}  # the second would take the place of the first
+            if once == {"seed", "links"}:
+                raise ChoiceError("faults: a seed draws the links too; leave out links, or the seed")
             faults = call_choice(choice, FAULTS, "kind of faults")(faults, peers, tick)
         except ChoiceError as mistake:
             mistakes.append(str(mistake))
