@@ -211,7 +211,11 @@ def _spread(stage: _Stage, cells: Sequence[MethodSeed], done: Collection[MethodS
     from fedpeer.sims.ray.cells import run_cells
 
     assert stage.cluster is not None, "it is spread over one"
-    if not run_cells(stage.simulation, stage.cluster, stage.run, cells, done, stage.on_event, stage.stop, run_prepared):
+    request = stage.simulation.request
+    # A run knows one method, which may not use what another one of the simulation uses.
+    wrong = {text for method, seed in cells for text in unused_settings(request.alone(parse_choice(method), seed))}
+    parts = stage.simulation, stage.cluster, stage.run, cells, done, stage.on_event, stage.stop, run_prepared
+    if not run_cells(*parts, unsaid=wrong):
         raise Stopped
 
 
