@@ -342,15 +342,18 @@ def _linear(simulation: Simulation) -> dict[str, Any] | None:
 def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     """Return the privacy budget spent by the peer that was drawn most often, or None without noise on updates.
 
-    It does not count on the noise of peers without which a round may close.
+    With several seeds it is that of the run in which a peer was drawn most often. It does not count on the noise of
+    peers without which a round may close.
     """
     learning, peers = simulation.request.federation.learning, len(simulation.world.peers)
     options = privacy_of(learning.privacy)
     if options is None:
         return None
-    rounds = range(1, learning.rounds + 1)
-    draws = [same_draws(number, peers, learning.participation, simulation.world.draws) for number in rounds]
-    most = max(Counter(client for clients in draws for client in clients).values())
+    most = 0
+    for world in simulation.worlds.values():
+        rounds = range(1, learning.rounds + 1)
+        draws = [same_draws(number, peers, learning.participation, world.draws) for number in rounds]
+        most = max(most, *Counter(client for clients in draws for client in clients).values())
     awaited = updates_awaited(peers, learning.participation, learning.aggregation_goal)
     # In engines with a clock, a round closes at its deadline with the updates so far, perhaps with this peer's alone.
     certain = awaited if simulation.request.engine in ("vector", "ray") else 1
