@@ -193,7 +193,7 @@ class RunFolder:
         Args:
             best: return the path of the parameters of each peer's best round on its validation examples instead.
         """
-        return self.path / "models" / f"{method}-seed{seed}{'-best' * best}.safetensors"
+        return self.path / "models" / f"{file_stem(method, seed)}{'-best' * best}.safetensors"
 
     def save_models(self, method: str, seed: int, tensors: _Tensors, card: Data, *, best: bool = False) -> Path:
         """Write `models/<method>-seed<seed>.safetensors` with names such as "peer1/hidden1.weight", and the card."""
@@ -283,6 +283,15 @@ class RunFolder:
         if self._release is not None:
             self._release()
             self._release = None
+
+
+def file_stem(method: str, seed: int) -> str:
+    """Return the beginning of the names of files about one method with one seed.
+
+    >>> file_stem("virtual,exponent=n/N", 0)
+    'virtual,exponent=n%2FN-seed0'
+    """
+    return f"{method.replace('/', '%2F')}-seed{seed}"
 
 
 def _arrays(tensors: _Tensors) -> dict[str, NDArray[Any]]:

@@ -57,8 +57,11 @@ def footprint(simulation: Simulation) -> Footprint | None:
         largest, checkpoint, at_once = max(largest, states), max(checkpoint, saved), max(at_once, gathered)
     # A checkpoint is written beside the previous one; the models of each method and seed stay.
     models = len(request.methods) * len(request.seeds) * peers * model
-    memory = memory_of(peers, min(request.workers or cores(), peers), _FLOAT * world.dataset.x.size, largest)
-    return Footprint(largest, largest + 2 * checkpoint + models, memory + at_once)
+    memory = memory_of(peers, min(request.workers or cores(), peers), _FLOAT * world.dataset.x.size, largest) + at_once
+    if any(each.split.validates for each in simulation.worlds.values()):
+        # Each peer's best model is kept, too: in memory while its method runs, and written beside the one before.
+        models, memory = 2 * models + peers * model, memory + peers * model
+    return Footprint(largest, largest + 2 * checkpoint + models, memory)
 
 
 def memory_of(peers: int, workers: int, inputs: int, states: int) -> int:

@@ -27,7 +27,7 @@ from fedpeer.learning.groups import averaging_of
 from fedpeer.learning.models import Card, Model
 from fedpeer.runs.disk import RunError, dumps, json_value, write_text
 from fedpeer.runs.environment import environment
-from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.folder import RunFolder, file_stem
 from fedpeer.runs.summary import NUMBERS_MAX, summarise
 from fedpeer.sims.engine import Engine
 from fedpeer.sims.footprint import check_disk
@@ -272,7 +272,7 @@ def describe_groups(run: RunFolder, method: str, seed: int, world: World, decide
     """
     written = world.federation.partial_models
     found = {name: each for name, each in decided.partial_models.items() if name not in written}
-    path = run.path / "models" / f"{method}-seed{seed}-partial_models.yaml"
+    path = run.path / "models" / f"{file_stem(method, seed)}-partial_models.yaml"
     path.parent.mkdir(exist_ok=True)
     lines = [
         f"  {dumps(name)}: {dumps(each.model_dump(mode='json', exclude_defaults=True))}"
@@ -343,15 +343,18 @@ def _linear(simulation: Simulation) -> dict[str, Any] | None:
 def _privacy(simulation: Simulation) -> dict[str, float | None] | None:
     """Return the privacy budget spent by the peer that was drawn most often, or None without noise on updates.
 
-    It does not count on the noise of peers without which a round may close.
+    With several seeds it is that of the run in which a peer was drawn most often. It does not count on the noise of
+    peers without which a round may close.
     """
     learning, peers = simulation.request.federation.learning, len(simulation.world.peers)
     options = privacy_of(learning.privacy)
     if options is None:
         return None
-    rounds = range(1, learning.rounds + 1)
-    draws = [same_draws(number, peers, learning.participation, simulation.world.draws) for number in rounds]
-    most = max(Counter(client for clients in draws for client in clients).values())
+    most = 0
+    for world in simulation.worlds.values():
+        rounds = range(1, learning.rounds + 1)
+        draws = [same_draws(number, peers, learning.participation, world.draws) for number in rounds]
+        most = max(most, *Counter(client for clients in draws for client in clients).values())
     awaited = updates_awaited(peers, learning.participation, learning.aggregation_goal)
     # In engines with a clock, a round closes at its deadline with the updates so far, perhaps with this peer's alone.
     certain = awaited if simulation.request.engine in ("vector", "ray") else 1

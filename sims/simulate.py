@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeer.config.choice import parse_choice
 from fedpeer.config.methods import method_of
-from fedpeer.runs.folder import RunFolder
+from fedpeer.runs.folder import RunFolder, file_stem
 from fedpeer.runs.index import RunStatus
 from fedpeer.sims import record
 from fedpeer.sims.best_models import BestModels
@@ -211,7 +211,11 @@ def _spread(stage: _Stage, cells: Sequence[MethodSeed], done: Collection[MethodS
     from fedpeer.sims.ray.cells import run_cells
 
     assert stage.cluster is not None, "it is spread over one"
-    if not run_cells(stage.simulation, stage.cluster, stage.run, cells, done, stage.on_event, stage.stop, run_prepared):
+    request = stage.simulation.request
+    # A run knows one method, which may not use what another one of the simulation uses.
+    wrong = {text for method, seed in cells for text in unused_settings(request.alone(parse_choice(method), seed))}
+    parts = stage.simulation, stage.cluster, stage.run, cells, done, stage.on_event, stage.stop, run_prepared
+    if not run_cells(*parts, unsaid=wrong):
         raise Stopped
 
 
@@ -352,8 +356,8 @@ def _engine_of(stage: _Stage, cell: MethodSeed) -> Engine:
             engine = ProcessesEngine(
                 world,
                 method,
-                folder=run.path / f"peers-{cell.method}-seed{cell.seed}",
-                logs=run.path / "logs" / f"{cell.method}-seed{cell.seed}",
+                folder=run.path / f"peers-{file_stem(*cell)}",
+                logs=run.path / "logs" / file_stem(*cell),
                 device=simulation.device,
                 remark=lambda text: on_event(Remark(text=text)),
                 replaced=replaced,

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self, TypeVar
 
@@ -70,7 +70,7 @@ class NetworkEngine(PeersEngine):
         world = _impatient(world)
         super().__init__(world, method, stop)
         node_factory = NodeFactory.of(world, method, dict(faults.paces) if faults else {})
-        self._simulator = Simulator(world.peers, node_factory.driver(self._evaluated), faults)
+        self._simulator = Simulator(world.peers, node_factory.driver(self._evaluated), faults, keeps_rows=False)
         self._simulator.on_effect = self._on_effect
         self._seen = {peer: _Seen() for peer in world.peers}
         self.timeline = Timeline(world.federation.gossip.tick, faults or Faults())
@@ -96,9 +96,9 @@ class NetworkEngine(PeersEngine):
             Stopped: the run was asked to stop.
             EngineError: no peer makes progress.
         """
-        began = time.perf_counter()
-        self.round += 1
-        self._go_on(lambda: all(seen.done >= self._due(peer) for peer, seen in self._seen.items()))
+        began, number = time.perf_counter(), self.round + 1
+        self._go_on(lambda: (peer for peer, seen in self._seen.items() if seen.done < self._due(peer, number)))
+        self.round = number
         counted = self._simulator.counted()
         sent = (counted[0] - self._counted[0]).tolist(), (counted[1] - self._counted[1]).tolist()
         self._report(lambda peer, group: _latest(self._seen[peer].weights, self.round)[group], sent)
@@ -115,9 +115,11 @@ class NetworkEngine(PeersEngine):
             EngineError: no peer makes progress, or a peer lied before its first evaluation.
         """
         within = self._simulator.now + _EVALUATION_TICKS
-        honest = [seen for peer, seen in self._seen.items() if peer not in self._liars]
-        self._simulator.run(within, lambda: all(max(seen.evaluated, default=0) >= self.round for seen in honest))
-        self._go_on(lambda: all(seen.evaluated for seen in honest))
+        honest = {peer: seen for peer, seen in self._seen.items() if peer not in self._liars}
+        self._simulator.run(
+            within, lambda: all(max(seen.evaluated, default=0) >= self.round for seen in honest.values())
+        )
+        self._go_on(lambda: (peer for peer, seen in honest.items() if not seen.evaluated))
         if early := [peer for peer in self._liars if not self._seen[peer].evaluated]:
             raise EngineError(f"{early[0]} lies before its first evaluation; let it start later (liar:...,at=SECONDS)")
         latest = [_latest(seen.evaluated, self.round) for seen in self._seen.values()]
@@ -153,22 +155,31 @@ class NetworkEngine(PeersEngine):
         while self.round < state["round"]:
             self.step()
 
-    def _go_on(self, done: Callable[[], bool]) -> None:
-        before, until = self._progress(), max(self._simulator.now, self._over) + self._patience
+    def _go_on(self, awaited: Callable[[], Iterator[str]]) -> None:
+        """Run until no peer is awaited any more."""
+
+        def done() -> bool:
+            return next(awaited(), None) is None
+
+        def limit() -> float:
+            return max(self._simulator.now, self._over) + self._patience
+
+        before, until = self._progress(), limit()
         while True:
             if self._stop.is_set():
                 raise Stopped
             if self._simulator.run(min(until, self._simulator.now + _STOP_TICKS), done):
                 return
             if self._progress() != before:
-                before, until = self._progress(), self._simulator.now + self._patience
+                before, until = self._progress(), limit()
             elif self._simulator.now >= until:
-                behind = ", ".join(peer for peer, seen in self._seen.items() if seen.done < self._due(peer))
-                raise EngineError(f"no peer made progress in {self._patience:.0f} ticks; waiting for {behind}")
+                raise EngineError(
+                    f"no peer made progress in {self._patience:.0f} ticks; waiting for {', '.join(awaited())}"
+                )
 
-    def _due(self, peer: str) -> int:
-        """Return the round that a peer must have finished by now."""
-        return min(1, self.round) if peer in self._liars else self.round
+    def _due(self, peer: str, round: int) -> int:
+        """Return the round that a peer must have finished when this round is over."""
+        return min(1, round) if peer in self._liars else round
 
     def _progress(self) -> int:
         return sum(seen.done for seen in self._seen.values())

@@ -141,9 +141,14 @@ def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
             if choice.name in once:
                 raise ChoiceError(f"faults: {choice.name} is given twice; write all of its settings once")
             once |= {choice.name} & {"seed", "links"}  # the second would take the place of the first
+            if once == {"seed", "links"}:
+                raise ChoiceError("faults: a seed draws the links too; leave out links, or the seed")
             faults = call_choice(choice, FAULTS, "kind of faults")(faults, peers, tick)
         except ChoiceError as mistake:
             mistakes.append(str(mistake))
+    if late := [each.begin for each in (*faults.cuts, *faults.liars) if faults.heal <= each.begin < each.end]:
+        ends = f"all faults end at {faults.heal * tick:g} s; begin earlier, or write a larger heal (in ticks)"
+        mistakes.append(f"faults: a cut or a liar begins at {min(late) * tick:g} s, and {ends}")
     if mistakes:
         raise ChoiceError("; ".join(dict.fromkeys(mistakes)))
     return faults

@@ -131,8 +131,8 @@ class ProcessesEngine(PeersEngine):
         self._go_on(lambda: all(watched.done >= number for watched in self._watched))
         self.round = number
         rows = {watched.peer: watched.row(number) for watched in self._watched}
-        sent = [row["messages_sent"] for row in rows.values()], [row["bytes_sent"] for row in rows.values()]
-        self._report(lambda peer, group: rows[peer]["weight"][group], sent)
+        messages, amount = zip(*(watched.sent(number) for watched in self._watched), strict=True)
+        self._report(lambda peer, group: rows[peer]["weight"][group], (list(messages), list(amount)))
         return slowest(self._watched, number)
 
     def evaluate(self, *, validation: bool = False) -> list[tuple[float, float]]:

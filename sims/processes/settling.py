@@ -18,9 +18,9 @@ from typing import Any
 
 from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.config.choice import Choice
-from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
 from fedpeer.config.rules import used_by
+from fedpeer.config.settings import FederationSettings, SimulationSettings
 from fedpeer.sims.ends import how_ended
 from fedpeer.sims.request import cores
 from fedpeer.sims.vector.pool import EngineError
@@ -54,8 +54,7 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
     federation = used_by(method, world.federation).model_copy(update={"gossip": gossip, "seed": world.seed})
     file = folder / "federation.yaml"
-    written = _set_keys(federation.model_dump(mode="json"), Federation().model_dump(mode="json"))
-    file.write_text(json.dumps(written, indent=2), encoding="utf-8")
+    file.write_text(json.dumps(written(federation), indent=2), encoding="utf-8")
     first, made = free_ports(len(world.peers)), folder / "peers"
     words = ["init", str(made), "--federation", str(file), "--peers", ",".join(world.peers), "--port", str(first)]
     outcome = subprocess.run(
@@ -89,14 +88,27 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     return files
 
 
+def written(federation: FederationSettings) -> dict[str, Any]:
+    """Return the content of a file that is read as these settings.
+
+    Defaults are left out: only one that is left out adapts to few peers. Defaults follow from the data set, and from
+    other settings that are written: a setting that is None where its default is not is written as null.
+    """
+    alike = FederationSettings(simulation=SimulationSettings(dataset=federation.simulation.dataset))
+    default = alike.model_dump(mode="json")
+    del default["simulation"]["dataset"]
+    del default["network"]  # a table's depends on the partial models
+    return _set_keys(federation.model_dump(mode="json"), default)
+
+
 def _set_keys(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from the defaults: only a default, if left out, adapts to few peers."""
+    """Return the settings that differ from the defaults."""
     inner = {
         key: _set_keys(value, default[key]) if isinstance(value, dict) and isinstance(default.get(key), dict) else value
         for key, value in settings.items()
         if key not in default or value != default[key]
     }
-    return {key: value for key, value in inner.items() if value is not None and value != {}}
+    return {key: value for key, value in inner.items() if value != {}}
 
 
 def tick_of(world: World) -> float:

@@ -64,6 +64,11 @@ class Watched:
         before = [each for each in self.rows if each <= round]
         return self.rows[max(before) if before else min(self.rows)]
 
+    def sent(self, round: int) -> tuple[int, int]:
+        """Return the messages and bytes of this round; 0 if the peer skipped it: the next row has all since the last."""
+        row = self.rows.get(round)
+        return (0, 0) if row is None else (row["messages_sent"], row["bytes_sent"])
+
     def results(self, round: int, *, validation: bool = False) -> tuple[float, float]:
         """Return (score, loss) of the last evaluation up to this round, or else of the first one; null becomes NaN.
 
@@ -106,4 +111,5 @@ class Watched:
 
 def slowest(watched: list[Watched], round: int) -> RoundTimes:
     """Return the wall time of a round of the slowest peer; training and averaging overlap and are not separated."""
-    return RoundTimes(0.0, max((float(each.row(round)["seconds"]) for each in watched), default=0.0))
+    rows = (each.rows.get(round) for each in watched)
+    return RoundTimes(0.0, max((float(row["seconds"]) for row in rows if row is not None), default=0.0))

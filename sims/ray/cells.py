@@ -32,12 +32,15 @@ def run_cells(
     on_event: Callable[[SimulationEvent], None],
     stop: threading.Event,
     simulate: Simulate,
+    *,
+    unsaid: Collection[str] = (),
 ) -> bool:
     """Run these cells, or the rest of them.
 
     Args:
         done: cells that the run's folder already contains.
         simulate: runs a prepared simulation.
+        unsaid: remarks of cells that are not passed on.
 
     Returns:
         Whether all are finished; False if `stop` was set meanwhile.
@@ -49,7 +52,7 @@ def run_cells(
     run.forget_checkpoint()
     parts = _parts(run)
     # Many remarks are the same in all cells, such as repairs of a split; each is passed on once.
-    remarks = {*simulation.world.split.remarks}
+    remarks = {*simulation.world.split.remarks, *unsaid}
 
     def received(remote_run: RemoteRun, event: SimulationEvent) -> None:
         match event:

@@ -177,7 +177,9 @@ class GossipRounds:
             if self._triggers is not None and self._triggers.inactive(group.id):
                 after = weights
             elif policy.exact:  # every mean contains all masked shares, so their noise cancels
-                after, mixing = weights, weights / weights.sum()
+                mixing = weights / weights.sum()
+                # Peers that exchange shares end with equal weights; a coordinator leaves each peer its own.
+                after = weights if policy.coordinator is not None else np.full_like(weights, weights.mean())
             else:
                 matrix = self._matrix(group.id, number - 1)  # gossip counts rounds from 0
                 masked, noise_MD = self._made_up(group, policy, number, weights)

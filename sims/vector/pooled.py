@@ -9,7 +9,6 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -44,11 +43,10 @@ class PooledEngine(Engine):
         """
         self._job, self._workspace, self._stop = job, workspace, stop or threading.Event()
         self._stepper = job.stepper()
-        self._training = LocalTraining(
-            replace(training_context(job, self._stepper, workspace), optimizer_state=job.learning.optimizer_state)
-        )
+        self._training = LocalTraining(training_context(job, self._stepper, workspace))
         self._x_n = start_n.to(job.device)
-        self._state = self._training.start_client(self._x_n, torch.zeros((), dtype=torch.int64, device=job.device))
+        self._fresh = self._training.start_client(self._x_n, torch.zeros((), dtype=torch.int64, device=job.device))
+        self._state = self._fresh
         self._x_TF = _seen(workspace)
         self._class_weight = _class_weight(job, workspace)
 
@@ -66,7 +64,8 @@ class PooledEngine(Engine):
         number, began = self.round + 1, time.perf_counter()
         examples, steps, batch = len(self._x_TF), sum(self._job.steps_P), max(self._job.batch_P)
         order = round_order(examples, number, steps, min(batch, examples), self._job.draws, "")
-        x_n, state = self._x_n, self._state
+        # A round is trained in pieces, so the state is reset here and not by each of them.
+        x_n, state = self._x_n, self._fresh if self._job.learning.optimizer_state == "reset" else self._state
         for first in range(0, steps, _UPDATES_AT_ONCE):
             if self._stop.is_set():
                 raise Stopped

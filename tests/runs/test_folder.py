@@ -178,8 +178,8 @@ def test_models_are_ordinary_safetensors(tmp_path: Path) -> None:
     weight = torch.nn.Parameter(torch.arange(6.0).reshape(2, 3))
     scalar = np.float32(2.0)
     models = {"peer1/hidden1.weight": weight.t(), "peer2/steps": scalar}
-    path = begun(tmp_path).save_models("local", 3, models, {"version": 1})
-    assert path.name == "local-seed3.safetensors"
+    path = begun(tmp_path).save_models("virtual,exponent=n/N", 3, models, {"version": 1})
+    assert path.name == "virtual,exponent=n%2FN-seed3.safetensors"
     loaded = load_file(path)
     np.testing.assert_array_equal(loaded["peer1/hidden1.weight"], np.arange(6.0).reshape(2, 3).T)
     assert loaded["peer1/hidden1.weight"].dtype == np.float32

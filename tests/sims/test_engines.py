@@ -104,6 +104,8 @@ def test_faults_are_a_seed_a_choice_or_a_line() -> None:
         ("cut:1,at=-1,for=2/cut:1-3,at=1,for=2", ["at=-1", "cut names all peers"]),
         ("links,loss=0.1/links,delay=2", ["links is given twice"]),
         ("7/8", ["seed is given twice"]),
+        ("links,loss=0.3/7", ["a seed draws the links too"]),
+        ("7/cut:1,at=40,for=30", ["begins at 40 s, and all faults end at 30 s"]),
         ("links,heal=-5", ["heal = -5"]),
         (draw_faults(3, [*PEERS, "peer99"], 100.0).line(), ["about peer99, and the peers are peer1 to"]),
     ],

@@ -80,6 +80,18 @@ def test_it_is_one_model_on_what_all_peers_see(difference: str) -> None:
     assert [score for score, _ in scores] == pytest.approx(right)
 
 
+def test_the_optimizer_begins_anew_with_a_round_and_not_within_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(federation(learning__optimizer="sgd,lr=0.1,momentum=0.9", learning__optimizer_state="reset"))
+    found = []
+    for steps in (1_000, 10):
+        monkeypatch.setattr("fedpeer.sims.vector.pooled._UPDATES_AT_ONCE", steps)
+        with pooled(made) as running:
+            running.step()
+            running.step()
+            found.append(running.x_Pn[:1])
+    assert same_bits(*found)
+
+
 def test_a_stop_leaves_the_state_before_the_round_and_a_checkpoint_goes_on() -> None:
     made, stop = world(federation(learning__optimizer="adam,lr=0.01")), threading.Event()
     with pooled(made, stop=stop) as running:

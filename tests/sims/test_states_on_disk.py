@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -146,6 +147,11 @@ def test_what_a_run_takes_on_the_disk_is_foretold_and_refused_where_there_is_no_
     assert found is not None
     assert found.states == 12 * (2 * 2 * model + 2 * model + model), "SCAFFOLD's model and control variate, twice"
     assert found.disk == found.states + 2 * 12 * 2 * model + 2 * 12 * model
+    validating = federation(network="mlp:64+400+10", simulation__peers=12, simulation__validation=0.2)
+    with_best = footprint(prepare_simulation(replace(options, federation=validating)))
+    assert with_best is not None
+    assert with_best.memory == found.memory + 12 * model, "the best models so far"
+    assert with_best.disk == found.disk + 2 * 12 * model + 12 * model, "those of each method, and one version more"
     with engine(simulation.world, "scaffold", folder=tmp_path) as running:
         for _ in range(2):  # the second side is written by the second round
             running.step()

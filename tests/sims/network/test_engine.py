@@ -39,7 +39,7 @@ def network(made: World, method: str = METHOD, **more: Any) -> NetworkEngine:
     ("method", "settings"),
     [
         (METHOD, {}),
-        (METHOD, {"gossip__protocol": "exact"}),
+        (METHOD, {"gossip__protocol": "exact", "learning__weights": "samples", "simulation__split": "dirichlet:0.5"}),
         (METHOD, {"gossip__topology": "k-regular:4", "gossip__exchanges": None, "gossip__tolerance": 1e-3}),
         (METHOD, {"gossip__protocol": "push-pull"}),
         (METHOD, {"learning__weights": "samples", "simulation__split": "dirichlet:0.5"}),
@@ -92,6 +92,7 @@ def test_a_checkpoint_is_a_number() -> None:
             whole.evaluate()
             assert torch.equal(again.x_Pn, whole.x_Pn)
             assert again.traffic == whole.traffic
+            assert not whole._simulator.rows, "they would fill the memory in a long run"
 
 
 def test_traffic_is_what_went_over_the_links() -> None:
@@ -215,8 +216,10 @@ def test_asked_to_stop_it_stops() -> None:
     stop = threading.Event()
     stop.set()
     slow = Faults(paces=tuple((f"peer{number}", 1e4) for number in range(1, 7)))
-    with network(worlds.world(worlds.federation()), stop=stop, faults=slow) as nodes, pytest.raises(Stopped):
-        nodes.step()
+    with network(worlds.world(worlds.federation()), stop=stop, faults=slow) as nodes:
+        with pytest.raises(Stopped):
+            nodes.step()
+        assert nodes.snapshot()[1] == {"round": 0}, "the last finished round"
 
 
 def test_a_federation_that_gets_no_further_is_an_error_and_no_hang() -> None:
@@ -224,6 +227,17 @@ def test_a_federation_that_gets_no_further_is_an_error_and_no_hang() -> None:
     gone = tuple(Act(0.5, "kill", peer, 1e9) for peer in made.peers)
     with network(made, faults=Faults(acts=gone, heal=1e12)) as nodes, pytest.raises(EngineError, match="for peer1"):
         nodes.step()
+
+
+def test_peers_that_all_stand_still_are_waited_for_also_after_some_have_got_further() -> None:
+    """The others have finished a round without an averaging when all are paused, for longer than an exchange takes."""
+    made = worlds.world(
+        worlds.federation(gossip__gather=1.0, gossip__deadline=1.0, gossip__every=2, learning__alone_limit=1.0)
+    )
+    paused = tuple(Act(30.0, "pause", peer, 5_000.0) for peer in made.peers)
+    with network(made, faults=Faults(acts=paused, paces=(("peer3", 300.0),))) as nodes:
+        nodes.step()
+        assert max(nodes.statistics()[SECONDS]) > 5_000 * 0.025
 
 
 def test_peers_that_never_reach_one_another_go_on_alone_where_the_file_says_so() -> None:

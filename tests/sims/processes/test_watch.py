@@ -12,15 +12,17 @@ from typing import Any
 
 import pytest
 
+from fedpeer.config.federation import Federation
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.process_pool import ProcessPool, _end
 from fedpeer.sims.processes.settling import HOST, free_ports
-from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLinesReader, Watched
+from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLinesReader, Watched, slowest
 from fedpeer.sims.vector.pool import EngineError
 
 
 def row(round: int, accuracy: float | None = None, loss: float | None = None, weight: float = 1.0) -> dict[str, Any]:
-    return {"round": round, "accuracy": accuracy, "loss": loss, "weight": {"everyone": weight}}
+    traffic = {"messages_sent": 10 + round, "bytes_sent": 100 + round, "seconds": 0.5}
+    return {"round": round, "accuracy": accuracy, "loss": loss, "weight": {"everyone": weight}} | traffic
 
 
 def append(path: Path, text: str) -> None:
@@ -48,6 +50,8 @@ def test_of_a_round_that_was_done_again_the_later_row_counts(tmp_path: Path) -> 
     assert watched.row(2)["accuracy"] == 0.7
     assert watched.row(4) == watched.row(2), "it skipped rounds 3 and 4"
     assert watched.row(0)["round"] == 1, "it came late: the first that there is"
+    assert [watched.sent(round) for round in (2, 3, 4, 5)] == [(12, 102), (0, 0), (0, 0), (15, 105)]
+    assert [slowest([watched], round).average for round in (2, 3)] == [0.5, 0.0]
     assert watched.results(1) == (0.5, 2.0)
     assert watched.results(5) == (0.7, 1.0), "round 5 was not evaluated"
 
@@ -105,6 +109,24 @@ def test_last_words_are_no_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     pool = ProcessPool({"peer1": tmp_path / "peer1.yaml"}, 1)
     pool.wait()
     assert pool.words.splitlines() == [error, "out of memory", "[1, 2]"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"gossip": {"tolerance": 1e-4}},  # no bound on the exchanges, which the same tolerance by default has
+        {"learning": {"alone_limit": None}},
+        {
+            "simulation": {"dataset": "csv:ward.csv,label=ill"},  # other defaults
+            "partial_models": {"all": {"neurons": "all"}},
+            "learning": {"optimizer": "sgd,lr=0.1", "batch_size": 1, "steps_between_averaging": 87},
+        },
+    ],
+)
+def test_peers_read_the_settings_of_their_simulation(settings: dict[str, Any]) -> None:
+    given = Federation.model_validate(settings)
+    assert Federation.model_validate(settling.written(given)).digest() == given.digest()
 
 
 def test_ports_are_free_for_peers_and_dashboards(monkeypatch: pytest.MonkeyPatch) -> None:

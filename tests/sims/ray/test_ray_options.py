@@ -5,19 +5,28 @@ from __future__ import annotations
 import importlib.util
 import socket
 import subprocess
+import threading
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, Self
 
 import pytest
 
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
+from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.checks import check_engine
+from fedpeer.sims.events import Remark, SimulationEvent
 from fedpeer.sims.prepare import prepare_simulation
 from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.simulate import _spread, _Stage, unused_settings
+from fedpeer.sims.vector.pool import Stopped
 from tests.forked import python
 from tests.sims.worlds import federation
+
+if TYPE_CHECKING:
+    from fedpeer.sims.ray.remote_run import RemoteRun
 
 
 def request(method: str = "partial-averaging", **settings: Any) -> SimulationRequest:
@@ -51,6 +60,42 @@ def test_who_has_no_ray_reads_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "ray" else there(name))
     with pytest.raises(ChoiceError, match=r"the ray engine needs Ray; run pip install 'fedpeer\[ray\]', or use the v"):
         prepare_simulation(request())
+
+
+@pytest.mark.slow
+def test_a_run_of_one_method_does_not_remark_on_what_another_method_uses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("ray")
+    from fedpeer.sims.ray import cells
+
+    class Sweep:
+        """Instead of a cluster: runs that remark on unused settings, and do not finish."""
+
+        def __init__(self, *options: Any) -> None:
+            self._on_event = options[2]
+
+        def __enter__(self) -> Self:
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def begin(self, run: RemoteRun) -> None:
+            for text in unused_settings(run.request):
+                self._on_event(run, Remark(text=text))
+
+        def finished(self) -> list[object]:
+            return []
+
+    monkeypatch.setattr(cells, "Sweep", Sweep)
+    methods = tuple(map(parse_choice, ("fedavg", "full-averaging")))
+    options = replace(request(learning__participation=0.5), methods=methods)
+    said: list[SimulationEvent] = []
+    run = RunFolder.create(tmp_path, name="test", settings=options.to_json(), environment={})
+    simulation = prepare_simulation(options)
+    with pytest.raises(Stopped):
+        _spread(_Stage(simulation, SimpleNamespace(), run, said.append, threading.Event()), simulation.cells, ())
+    assert said == []
 
 
 def test_an_address_at_which_nobody_listens_is_told_before_anything_begins() -> None:
