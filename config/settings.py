@@ -505,7 +505,7 @@ class SimulationSettings(Strict):
     )
 
 
-#: The network that learns from a table unless another is chosen (`python -m benchmarks.tables`).
+#: The network that learns from a table of numbers unless another is chosen (`python -m benchmarks.tables`).
 TABLE_NETWORK = Choice("mlp", None, {"hidden": "64+32", "activation": "relu"})
 TABLE_LEARNING: Mapping[str, Any] = {
     "optimizer": Choice("adam", None, {"lr": "0.003"}),
@@ -536,7 +536,8 @@ class FederationSettings(Strict):
         are not among the settings that the user named (`model_fields_set`).
         """
         if self.simulation.dataset.name in TABLES:
-            if not self.model_fields_set & {"network", "partial_models"}:
+            numbers = "text" not in self.simulation.dataset.settings  # a perceptron reads no tokens
+            if numbers and not self.model_fields_set & {"network", "partial_models"}:
                 object.__setattr__(self, "network", TABLE_NETWORK)
             learning = self.learning.model_copy()  # it may be the caller's own
             for name, value in TABLE_LEARNING.items():

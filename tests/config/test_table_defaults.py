@@ -31,6 +31,14 @@ def test_a_table_has_the_defaults_of_tables() -> None:
         assert (other.network, other.learning) == (None, LearningSettings()), "of the papers"
 
 
+@pytest.mark.parametrize("label", [",label=verdict", ""])
+def test_a_table_of_text_has_a_network_that_reads_tokens(label: str) -> None:
+    """It is chosen when the data are there."""
+    found = of(simulation={"dataset": f"csv:reviews.csv{label},text=review,tokenizer=minilm"})
+    assert found.network is None
+    assert found.learning.optimizer == TABLE_LEARNING["optimizer"]
+
+
 @pytest.mark.parametrize(
     ("name", "value"), [("optimizer", "sgd,lr=0.1"), ("batch_size", 1), ("steps_between_averaging", 87)]
 )
