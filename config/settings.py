@@ -505,7 +505,7 @@ class SimulationSettings(Strict):
     )
 
 
-#: The network that learns from a table unless another is chosen (`python -m benchmarks.tables`).
+#: The network that learns from a table of numbers unless another is chosen (`python -m benchmarks.tables`).
 TABLE_NETWORK = Choice("mlp", None, {"hidden": "64+32", "activation": "relu"})
 TABLE_LEARNING: Mapping[str, Any] = {
     "optimizer": Choice("adam", None, {"lr": "0.003"}),

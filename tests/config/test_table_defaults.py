@@ -31,11 +31,12 @@ def test_a_table_has_the_defaults_of_tables() -> None:
         assert (other.network, other.learning) == (None, LearningSettings()), "of the papers"
 
 
-def test_texts_in_a_table_have_the_network_of_texts() -> None:
-    """A perceptron takes no tokens."""
-    texts = of(simulation={"dataset": "csv:reviews.csv,label=verdict,text=review,tokenizer=minilm"})
-    assert texts.network is None
-    assert {name: getattr(texts.learning, name) for name in TABLE_LEARNING} == TABLE_LEARNING
+@pytest.mark.parametrize("label", [",label=verdict", ""])
+def test_a_table_of_text_has_a_network_that_reads_tokens(label: str) -> None:
+    """It is chosen when the data are there."""
+    found = of(simulation={"dataset": f"csv:reviews.csv{label},text=review,tokenizer=minilm"})
+    assert found.network is None
+    assert found.learning.optimizer == TABLE_LEARNING["optimizer"]
 
 
 @pytest.mark.parametrize(
