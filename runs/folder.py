@@ -68,6 +68,8 @@ class RunFolder:
         started = datetime.now(UTC)
         word = re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-") or "run"
         path = root / f"{started:%Y%m%d-%H%M%S}-{word}-{secrets.token_hex(2)}"
+        while path.exists():  # another run of this second drew the same number
+            path = path.with_name(f"{path.name[:-4]}{secrets.token_hex(2)}")
         try:
             path.mkdir(parents=True)
         except OSError as problem:

@@ -279,6 +279,12 @@ def test_a_crash_while_a_folder_is_adopted_leaves_no_run_or_the_older_one(
     assert [each.id for each in Index(tmp_path / "there").rows()] == [run.id]
 
 
+def test_runs_of_one_second_have_ids_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["7f3a", "7f3a", "7e8a"])
+    monkeypatch.setattr("fedpeer.runs.folder.secrets.token_hex", lambda _: next(drawn))
+    assert begun(tmp_path).id != begun(tmp_path).id
+
+
 def test_runs_of_two_machines_that_drew_the_same_id_are_both_kept(tmp_path: Path) -> None:
     one, other = begun(tmp_path / "one"), begun(tmp_path / "other")
     for number, run in enumerate((one, other), 1):
