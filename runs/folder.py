@@ -68,6 +68,8 @@ class RunFolder:
         started = datetime.now(UTC)
         word = re.sub(r"[^a-z0-9]+", "-", name.lower())[:40].strip("-") or "run"
         path = root / f"{started:%Y%m%d-%H%M%S}-{word}-{secrets.token_hex(2)}"
+        while path.exists():  # another run of this second drew the same number
+            path = path.with_name(f"{path.name[:-4]}{secrets.token_hex(2)}")
         try:
             path.mkdir(parents=True)
         except OSError as problem:
@@ -105,9 +107,13 @@ class RunFolder:
     def adopt(cls, root: Path, run_id: str, files: Mapping[str, bytes]) -> RunFolder:
         """Make `<root>/<run_id>/` from the result of `files` on another machine, or update an older copy.
 
-        The files are written in the given order, so a crash in between leaves no run, or the older one.
+        The files are written in the given order, so a crash in between leaves no run, or the older one. Machines draw
+        their ids apart, so another run, with another start, may have this id; then this one gets a longer id.
         """
         run = cls(root / run_id)
+        known = run.read("run")
+        if known is not None and known["started"] != json.loads(files[_LAST])["started"]:
+            run = cls(root / f"{run_id}-{secrets.token_hex(4)}")
         run.path.mkdir(parents=True, exist_ok=True)
         Index(root).ready()
         run._take()

@@ -24,6 +24,10 @@ _SHAPES = {
     "symbol",
 }
 _OTHERS = {"svg", "g", "defs", "title", "desc", "clipPath", "linearGradient", "radialGradient", "stop", "pattern"}
+#: What loads a file or runs a script in a value: `image-set`, `cross-fade` and `src` take an address without `url`.
+_LOADS = re.compile(
+    r"url\((?!['\"]?#)|image(-set)?\(|cross-fade\(|src\(|javascript:|expression\(|@import|\\", re.IGNORECASE
+)
 
 
 def drawing_only(svg: str) -> str | None:
@@ -52,4 +56,4 @@ def _harmless(name: str, value: str) -> bool:
         return False
     if name == "href":
         return value.startswith("#")
-    return re.search(r"url\((?!['\"]?#)|javascript:|expression\(|@import|\\", value, re.IGNORECASE) is None
+    return _LOADS.search(value) is None

@@ -59,6 +59,11 @@ def test_a_run_is_read_when_it_is_first_so_accurate(
     assert measured.rounds == 1
 
 
+def test_a_goal_that_is_reached_exactly_is_reached() -> None:
+    [found] = at_accuracy([row(1, [0.5, 0.5]), row(2, [0.82, 0.98]), row(3, [0.99, 0.99])], 0.9)
+    assert found["accuracy"] == [0.82, 0.98], "their mean is a little below 0.9 in floating point"
+
+
 def test_the_column_is_the_statistic() -> None:
     assert COLUMNS["megabytes"].metric == MEGABYTES
 

@@ -279,6 +279,22 @@ def test_a_crash_while_a_folder_is_adopted_leaves_no_run_or_the_older_one(
     assert [each.id for each in Index(tmp_path / "there").rows()] == [run.id]
 
 
+def test_runs_of_one_second_have_ids_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    drawn = iter(["7f3a", "7f3a", "7e8a"])
+    monkeypatch.setattr("fedpeer.runs.folder.secrets.token_hex", lambda _: next(drawn))
+    assert begun(tmp_path).id != begun(tmp_path).id
+
+
+def test_runs_of_two_machines_that_drew_the_same_id_are_both_kept(tmp_path: Path) -> None:
+    one, other = begun(tmp_path / "one"), begun(tmp_path / "other")
+    for number, run in enumerate((one, other), 1):
+        run.record(row("local", number))
+        run.finish({})
+    taken = [RunFolder.adopt(tmp_path / "here", one.id, run.files()) for run in (one, other)]
+    assert [[each["round"] for each in run.rows()] for run in taken] == [[1], [2]]
+    assert {each.id for each in Index(tmp_path / "here").rows()} == {run.id for run in taken}
+
+
 def test_rows_are_put_into_order(tmp_path: Path) -> None:
     run = begun(tmp_path)
     for number in (3, 1, 2):

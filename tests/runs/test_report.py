@@ -361,6 +361,7 @@ SVG = '<svg xmlns="http://www.w3.org/2000/svg" xmlns:xlink="http://www.w3.org/19
         '<use xlink:href="other.svg#x"/>',
         '<rect fill="url(other.svg#x)"/>',
         '<rect style="fill:u\\72l(x)"/>',
+        "<svg style=\"background:-webkit-image-set('//other/x.png' 1x)\"/>",
         "<style>body { display: none }</style>",
         '<image href="data:image/png;base64,AAAA"/>',
         "<rect>",
