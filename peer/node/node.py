@@ -24,7 +24,7 @@ from fedpeer.peer.consensus import voting
 from fedpeer.peer.consensus.roster_keys import VerifyBy
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.admission import policy_of
-from fedpeer.peer.node.amending import goes_over, gone_over, take_over
+from fedpeer.peer.node.amending import goes_over, gone_over, look_at_found, take_over
 from fedpeer.peer.node.channels import retransmit
 from fedpeer.peer.node.client import RoundClient
 from fedpeer.peer.node.dispatch import Dispatch
@@ -307,6 +307,7 @@ class Node:
         if self._forgot:  # a peer with another key has forgotten nothing: it is another voter (`roster_keys.py`)
             state.lose_vote()
         close_books(state)  # by the roster found at the start
+        look_at_found(state)
         for consensus in self.consensus_by_group.values():
             for roster in (*self.setup.earlier, state.peer_groups.roster):
                 voting.learn_roster(consensus, roster)
