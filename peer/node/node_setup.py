@@ -333,7 +333,7 @@ def node_of(
         SnapshotForeignError: the state belongs to another peer or federation.
     """
     index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
-    regrouped = False
+    regrouped, gone = False, dict[str, float]()
     if recovered.snapshot is None:
         # There may be entries without a snapshot: the first snapshot was not finished, or can no longer be read.
         durable = DurableState.blank(rules, index, start_n, state_size)
@@ -348,7 +348,7 @@ def node_of(
         seats = {id for id, each in durable.consensus_states.items() if each.voter_sets}
         regrouped = set(index) != set(durable.groups) or set(blank) != seats
         if set(index) != set(durable.groups):
-            durable.regrouped(index)
+            gone = durable.regrouped(index)
         durable.seated(places, blank)
     if setup.held.before and _optimizers(setup.held.before) != _optimizers(setup.held.text):
         durable.s_k, durable.fresh = start_n.new_zeros(state_size), True
@@ -370,6 +370,7 @@ def node_of(
         blank=durable.generation == 0,
         forgot=not recovered.whole,
         renews=regrouped or not recovered.spare,
+        gone=gone,
         draws=draws,
         sign=sign,
         verify=verify,
