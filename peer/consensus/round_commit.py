@@ -75,7 +75,7 @@ class RoundCommit:
         self.election, self.late = election, late
         self.holding = holding
         self._sign, self._verify_under = sign, verify_under
-        self._durable: deque[bytes] = deque(_digests(holding), MODELS_MAX)
+        self._durable: deque[bytes] = deque(maxlen=MODELS_MAX)  # the last ones stored, as `ConsensusState` keeps them
         self._waiting: dict[bytes, tuple[str, Propose | Commit]] = {}  # for the model with this digest
         self._term_led = 0  # while this peer coordinates
         self._open: Proposal | None = None
@@ -130,8 +130,9 @@ class RoundCommit:
 
     def holds(self, digest: bytes) -> list[ConsensusEffect]:
         """Note that the model with this digest is durable here, and handle the message that waits for it."""
-        if digest not in self._durable:
-            self._durable.append(digest)
+        if digest in self._durable:
+            self._durable.remove(digest)
+        self._durable.append(digest)
         waiting = self._waiting.pop(digest, None)
         return self.received(*waiting) if waiting else []
 

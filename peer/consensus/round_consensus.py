@@ -122,6 +122,7 @@ class RoundConsensus:
         self._void = 0  # round of this peer's last update that a coordinator refused
         self._sent, self._wanted = RetryTimer(), dict[bytes, RetryTimer]()
         self._led_at: int | None = None  # tick at which there was a coordinator last
+        self._heard_at = state.ran  # tick of running time of its last heartbeat
         self._paused = False
         self._noted = dict[str, int]()
         self._part: tuple[tuple[int, int], tuple[str, ...]] = ((0, 0), ())
@@ -157,6 +158,12 @@ class RoundConsensus:
         """The peer that takes this peer's updates; None if no peer does."""
         followed = self.round_commit.election.followed
         return None if followed is None else followed[0]
+
+    @property
+    def _led(self) -> bool:
+        """True while there is a coordinator that is heard: a peer that may not stand goes on following a silent one."""
+        heard = self.state.ran - self._heard_at <= PAUSED_TICKS
+        return self.round_commit.election.leading or (self.coordinator is not None and heard)
 
     @property
     def clients(self) -> tuple[str, ...]:
@@ -223,7 +230,7 @@ class RoundConsensus:
         if self._votes(self.round_commit.holding.roster):
             there = [peer for peer in state.others if state.others.present(peer)]
             self._do(self.round_commit.tick(state.now, there, stands=not begins_anew(self)))
-        if self.coordinator is not None or self._led_at is None:
+        if self._led or self._led_at is None:
             self._led_at = state.now
             if self._paused:
                 self._paused = False
@@ -267,6 +274,8 @@ class RoundConsensus:
             # Its sender is not to blame. The next round, and the next coordinator, do without that signature.
             outs = [replace(out, code="round_gap") if unproven_vote(out) else out for out in outs]
         self._do(outs)
+        if isinstance(message, Heartbeat | ShortHeartbeat) and peer == self.coordinator:
+            self._heard_at = self.state.ran
 
     def on_update(self, peer: str, update: Update) -> None:
         """Take a client's update for the round that this peer closes, if it coordinates."""

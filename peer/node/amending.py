@@ -45,12 +45,7 @@ def on_signed_contract(state: NodeState, peer: str, text: bytes) -> SignedContra
 
 def take_over(state: NodeState, signed: SignedContract) -> None:
     """Store a contract that is later than all that are known, and pass it on; its signature was checked."""
-    if signed.number <= state.contracts.number or signed.number in state.contracts.unfit:
-        return
-    reason = state.setup.unfit(signed.text, state.peer_groups.roster)
-    if reason:
-        state.contracts.unfit.add(signed.number)
-        state.note("error", "contract", f"this peer cannot change to contract {signed.number}: {reason}")
+    if signed.number <= state.contracts.number or signed.number in state.contracts.unfit or not _fits(state, signed):
         return
     state.contracts.signed = signed
     state.effects.append(Amend(signed))
@@ -60,6 +55,22 @@ def take_over(state: NodeState, signed: SignedContract) -> None:
     for peer, other in state.others.items():
         if other.met:
             state.send(peer, Contract(text=contract_bytes(signed)))
+
+
+def look_at_found(state: NodeState) -> None:
+    """Leave the signed contract that was found at the start aside if this peer cannot change to it."""
+    signed = state.contracts.signed
+    if signed is not None and signed.number > state.setup.held.number and not _fits(state, signed):
+        state.contracts.signed = None
+
+
+def _fits(state: NodeState, signed: SignedContract) -> bool:
+    """Return whether this peer can change to a contract; if not, log why."""
+    reason = state.setup.unfit(signed.text, state.peer_groups.roster)
+    if reason:
+        state.contracts.unfit.add(signed.number)
+        state.note("error", "contract", f"this peer cannot change to contract {signed.number}: {reason}")
+    return not reason
 
 
 def goes_over(state: NodeState) -> bool:

@@ -12,7 +12,7 @@ A step takes the event in and then goes on as far as it can. The phases of a nod
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import assert_never
 
@@ -24,7 +24,7 @@ from fedpeer.peer.consensus import voting
 from fedpeer.peer.consensus.roster_keys import VerifyBy
 from fedpeer.peer.consensus.round_consensus import RoundConsensus
 from fedpeer.peer.node.admission import policy_of
-from fedpeer.peer.node.amending import goes_over, gone_over, take_over
+from fedpeer.peer.node.amending import goes_over, gone_over, look_at_found, take_over
 from fedpeer.peer.node.channels import retransmit
 from fedpeer.peer.node.client import RoundClient
 from fedpeer.peer.node.dispatch import Dispatch
@@ -34,7 +34,7 @@ from fedpeer.peer.node.lifecycle import Lifecycle, NodeParts, await_others, join
 from fedpeer.peer.node.membership_effects import attend
 from fedpeer.peer.node.reminders import begin_incarnation
 from fedpeer.peer.node.retransmission import Retransmissions
-from fedpeer.peer.node.roster_changes import adopt_roster, close_books
+from fedpeer.peer.node.roster_changes import adopt_roster, close_books, note_gone
 from fedpeer.peer.node.rounds import (
     RoundProgress,
     average,
@@ -84,6 +84,7 @@ _STRANGERS_TICKS = 200
 #: A process that finds an empty disk starts from a random generation below this one, so that a second such process
 #: gets another.
 _GENERATION_LEAP = 2**31
+_NOTHING_GONE: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ class Node:
     durable   recovered state, or a blank one if `blank`
     forgot    something that was durable is known to be lost
     renews    save a whole snapshot at once: no older one is left behind the one that was read, or it has other groups
+    gone      weights written off in groups that the state has and this peer no longer has
     spec_of   returns the spec of a consensus group
 
     `consensus_by_group` has the peer's consensus groups. `client` is the peer's client if the algorithm has a server;
@@ -119,12 +121,13 @@ class Node:
         verify_by: VerifyBy,
         forgot: bool = False,
         renews: bool = False,
+        gone: Mapping[str, float] = _NOTHING_GONE,
         spec_of: Callable[[str, ConsensusGroup], AlgorithmSpec],
     ) -> None:
         self.setup = setup
         self._spec_of, self._draws, self._sign = spec_of, draws, sign
         self._verify, self._verify_by = verify, verify_by
-        self.blank, self._forgot, self._renews = blank, forgot, renews
+        self.blank, self._forgot, self._renews, self._gone = blank, forgot, renews, gone
         advert = Advert(
             address=setup.address,
             roster=setup.peer_groups.roster.number,
@@ -306,7 +309,9 @@ class Node:
         state.start(self._number(state.durable))
         if self._forgot:  # a peer with another key has forgotten nothing: it is another voter (`roster_keys.py`)
             state.lose_vote()
+        note_gone(state, self._gone)
         close_books(state)  # by the roster found at the start
+        look_at_found(state)
         for consensus in self.consensus_by_group.values():
             for roster in (*self.setup.earlier, state.peer_groups.roster):
                 voting.learn_roster(consensus, roster)

@@ -68,6 +68,7 @@ from fedpeer.peer.wire.consensus_messages import VoterSet
 from fedpeer.peer.wire.roster import Roster, RosterError
 from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.slicing.models import ModelGraph, SlicingError
+from fedpeer.slicing.plan import Plan
 from fedpeer.topology.graphs import TopologyError
 
 #: Most voters whose majority's signatures fit into a message.
@@ -229,15 +230,33 @@ def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text:
             averaging_among(group.members, id, gossip_of(plan_then, new, id), assembly.seed)
     except (ValueError, SlicingError, TopologyError) as error:
         return " ".join(str(error).split())
-    moved = [id for id, group in then.items() if id in known and known[id].digest != group.digest]
-    if moved:
-        return f"the slices of {', '.join(moved)} would change"
+    if moved := _moved(plan_now, plan_then):
+        order = "models take the lowest free neurons in the order of their names, after those that they depend on"
+        return f"the slices of {', '.join(moved)} would have other neurons: {order}"
     led_now, led_then = (
         {id for id in known.keys() & then.keys() if gossip_of(plan, settings, id).protocol == "coordinator"}
         for plan, settings in ((plan_now, assembly.options), (plan_then, new))
     )
     changed = sorted(led_now ^ led_then)  # also groups between two models, by what their models say
     return f"{', '.join(changed)} would be averaged by a coordinator, or by none any more" if changed else ""
+
+
+def _moved(now: Plan, then: Plan) -> list[str]:
+    """Return the ids of the groups whose scalars would be in other places of some member's parameters.
+
+    The places that a slice leaves would keep its values, and a network would have them twice. All members are looked
+    at, so that all peers with this network say the same. Digests do not tell: they name models without a part, too.
+    """
+    before = {group.id: group.indices for group in now.groups}
+    return [
+        group.id
+        for group in then.groups
+        if not all(
+            np.array_equal(index_D, before[group.id][peer])
+            for peer, index_D in group.indices.items()
+            if peer in before.get(group.id, ())
+        )
+    ]
 
 
 def _lists_all(wanted: ContractFields, after: ContractFields) -> bool:
@@ -314,7 +333,7 @@ def node_of(
         SnapshotForeignError: the state belongs to another peer or federation.
     """
     index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
-    regrouped = False
+    regrouped, gone = False, dict[str, float]()
     if recovered.snapshot is None:
         # There may be entries without a snapshot: the first snapshot was not finished, or can no longer be read.
         durable = DurableState.blank(rules, index, start_n, state_size)
@@ -329,7 +348,7 @@ def node_of(
         seats = {id for id, each in durable.consensus_states.items() if each.voter_sets}
         regrouped = set(index) != set(durable.groups) or set(blank) != seats
         if set(index) != set(durable.groups):
-            durable.regrouped(index)
+            gone = durable.regrouped(index)
         durable.seated(places, blank)
     if setup.held.before and _optimizers(setup.held.before) != _optimizers(setup.held.text):
         durable.s_k, durable.fresh = start_n.new_zeros(state_size), True
@@ -351,6 +370,7 @@ def node_of(
         blank=durable.generation == 0,
         forgot=not recovered.whole,
         renews=regrouped or not recovered.spare,
+        gone=gone,
         draws=draws,
         sign=sign,
         verify=verify,

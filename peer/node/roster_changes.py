@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from fedpeer.gossip.proofs import generation_text
@@ -49,6 +49,12 @@ def _rekeyed(state: NodeState, peer: str) -> bool:
     return not state.verify(peer, generation_text(state.peer_groups.roster.federation_id, peer, *numbers), signature)
 
 
+def note_gone(state: NodeState, weights: Mapping[str, float]) -> None:
+    """Log the weight that is written off in each group that no longer exists."""
+    for group, weight in weights.items():
+        state.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)
+
+
 def adopt_roster(state: NodeState, roster: Roster) -> None:
     """Adopt a later roster: greet new peers, forget revoked ones, and take the groups that follow from it."""
     before, known = set(state.peer_groups.peers), state.peer_groups.roster.by_id
@@ -72,8 +78,7 @@ def adopt_roster(state: NodeState, roster: Roster) -> None:
     state.membership.set_roster(state.peer_groups.peers)
     close_books(state, anew)
     state.effects.append(Enrol(roster))
-    for group, weight in state.durable.regrouped({g.id: g.index_D for g in state.peer_groups.groups.values()}).items():
-        state.note("warning", "written_off", f'the group "{group}" is gone', group=group, weight=weight)
+    note_gone(state, state.durable.regrouped({g.id: g.index_D for g in state.peer_groups.groups.values()}))
     if state.peer_groups.consensus_by_group or state.durable.consensus_states:
         # The consensus group of a server's clients is there already.
         state.durable.seated(*consensus_places(state.peer_groups, b""))

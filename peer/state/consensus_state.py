@@ -142,7 +142,8 @@ class ConsensusState:
             case CommitStateChanged():
                 return _pruned(replace(self, holding=holding_of(entry)))
             case ModelStored():
-                return _pruned(replace(self, models={**self.models, entry.digest: entry.content}))
+                others = {digest: content for digest, content in self.models.items() if digest != entry.digest}
+                return _pruned(replace(self, models={**others, entry.digest: entry.content}))  # now the last one
             case UpdateMade():
                 return replace(self, pending=PendingUpdate(entry.round, entry.update, entry.client))
             case ClientStateSaved():

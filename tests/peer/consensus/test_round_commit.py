@@ -10,6 +10,8 @@ import pytest
 
 from fedpeer.peer.consensus.election import TERM_JUMP_MAX
 from fedpeer.peer.consensus.round_commit import RoundCommit
+from fedpeer.peer.state.consensus_state import ConsensusState
+from fedpeer.peer.state.entries import ModelStored
 from fedpeer.peer.wire.consensus_messages import (
     Accept,
     ApplyModel,
@@ -553,6 +555,23 @@ def test_another_proposal_in_the_same_term_is_refused_and_in_a_later_one_it_coun
 
 def test_who_proposes_a_round_that_is_over_is_handed_the_certificate() -> None:
     assert follower().received(A, Propose(Proposal(5, 1, 1, X)))[1:] == [SendConsensus(A, Commit(FIRST))]
+
+
+def test_a_restart_counts_the_same_models_as_durable_as_its_state_keeps() -> None:
+    """A model that counts as durable and is dropped would be accepted, and be missing when it is applied."""
+    models = [bytes([number]) * 32 for number in range(6)]
+    accepted, applied = Proposal(5, 2, 1, models[4]), certificate(Proposal(5, 1, 1, models[0]), A, B)
+    holding = CommitState(1, accepted, applied)
+    state = ConsensusState(b"", holding, {GROWN[0].number: GROWN[0]})
+    for digest in models[:5]:
+        state = state.changed(ModelStored(group="", digest=digest, content=digest))
+    round_commit = machine(B, GROWN, Disk(holding, HardState(5, A)), np.random.default_rng(0))
+    for digest in state.models:
+        round_commit.holds(digest)
+    for digest in (models[5], models[0]):  # a new one, and the one in force again
+        state = state.changed(ModelStored(group="", digest=digest, content=digest))
+        round_commit.holds(digest)
+        assert {each for each in models if round_commit._has(each)} == state.models.keys()
 
 
 def test_nothing_is_accepted_or_applied_before_its_model_is_durable() -> None:

@@ -321,6 +321,19 @@ def test_the_next_round_comes_soon_after_the_coordinator_was_killed(seed: int) -
     consensus_cluster.settle_down()
 
 
+def test_a_peer_without_a_vote_says_that_rounds_pause() -> None:
+    """It does not stand, so no election of its own ends the term of a coordinator that is gone."""
+    consensus_cluster = sat()
+    leader = leader_of(consensus_cluster).state.me
+    node = next(each for peer, each in consensus_cluster.nodes().items() if peer != leader)
+    node.state.lose_vote()
+    ticks = range(node.state.now + 1, node.state.now + 3 * round_consensus.PAUSED_TICKS)
+    notes = [each.what for now in ticks for each in node.step(Tick(now)) if isinstance(each, Note)]
+    assert notes.count("rounds_paused") == 1
+    consensus = node.consensus_by_group[EVERYONE]
+    assert consensus.paused
+
+
 @pytest.mark.slow
 def test_a_round_whose_clients_are_all_gone_changes_nothing() -> None:
     """No participant is present; after the deadline the next round has others."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from fedpeer.config.choice import parse_choice
+from fedpeer.config.contract import contract_of, text_of
+from fedpeer.learning.wire_forms import succeeding
 from fedpeer.peer.state.events import AggregateUpdates, Amend, Effect, NewContract, NewRoster, Note, Tick, Train
 from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.wire.signed_contract import SignedContract
 from fedpeer.sims.network.faults import Faults
 from fedpeer.sims.network.links import Cut, LinkRules
+from fedpeer.sims.network.node_factory import NodeFactory
 from tests.faults.amended import OVER_TICKS, STARTS, Amended
-from tests.faults.group_cluster import GroupCluster
+from tests.faults.group_cluster import MODELS, GroupCluster
 from tests.faults.group_cluster import world as groups_world
 from tests.faults.peer_cluster import ENDLESS, world
 
@@ -100,6 +106,24 @@ def test_whether_a_contract_fits_is_asked_of_the_peers_that_there_are_now() -> N
     node.step(NewRoster(cluster.signed(2, ["peer1", "peer3", "peer4"])))
     effects = node.step(NewContract(cluster.contract))
     assert [each.contract for each in effects if isinstance(each, Amend)] == [cluster.contract]
+
+
+@pytest.mark.parametrize(("dropped", "moved"), [("left", "right"), ("right", "")])
+def test_a_model_cannot_be_dropped_where_another_would_take_its_neurons(dropped: str, moved: str) -> None:
+    """Peer3 has hidden neuron 2 for the left model and 3 for the right one."""
+    before = groups_world()
+    rest = {name: each for name, each in MODELS.items() if name != dropped}
+    after = groups_world.__wrapped__(partial_models=rest)
+    made = NodeFactory.of(before, parse_choice("partial-averaging"))
+    text = text_of(succeeding(contract_of(before.options), contract_of(after.options)), str(made.method))
+    why = {peer: setup.unfit(text, made.roster) for peer, setup in made.setups.items()}
+    said = f"the slices of {moved} would have other neurons" if moved else ""
+    assert {each.partition(":")[0] for each in why.values()} == {said}, "all say the same"
+    contract = SignedContract(authority=made.roster.authority, number=1, starts=1, text=text)
+    made.setups["peer3"] = replace(made.setups["peer3"], signed=contract)
+    node = made.node("peer3", Recovered(snapshot=None, entries=()))
+    node.step(Tick(1))
+    assert node.state.contracts.signed == (None if moved else contract), "nor at a start that finds the contract"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.node.node_setup import disk_bytes, setup_of
 from fedpeer.peer.state.entries import Began, Closed, LocalTrained
-from fedpeer.peer.state.events import Effect, Persist, Tick
+from fedpeer.peer.state.events import Effect, Note, Persist, Tick
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.sims.network.node_factory import NodeFactory
 from tests.faults.peer_cluster import world
@@ -56,10 +56,13 @@ def test_a_peer_whose_group_is_gone_after_a_restart_keeps_its_own_values() -> No
     for entry in (Began(round=1), LocalTrained(round=1, x_n=trained_n, s_k=node.durable.s_k), Began(round=2)):
         node.state.write(entry)
     disk.save(node.take_effects())
-    again = disk.start(peers=1).durable
+    node = disk.start(peers=1)
+    again = node.durable
     assert not again.groups
     assert (again.round, again.trained) == (2, False)
     assert torch.equal(again.x_n, trained_n)
+    notes = [each for each in node.step(Tick(1)) if isinstance(each, Note) and each.what == "written_off"]
+    assert [each.fields for each in notes] == [{"group": "everyone", "weight": 1.0}]
 
 
 @pytest.mark.parametrize("protocol", ["push-sum", "coordinator"])
