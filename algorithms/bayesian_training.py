@@ -34,7 +34,7 @@ from fedpeer.algorithms.own_rule import check_gradients
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import Estimator, bayesian, drawn_noise, inverse_softplus, sampled, split_parameters
 from fedpeer.networks.registry import NetworkError
-from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.flat import FlatLayout, module_copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,7 +140,7 @@ class _Loop:
 
     def __init__(self, context: TrainingContext, estimator: Estimator, samples: int) -> None:
         try:
-            self._module = bayesian(context.module, estimator=estimator, sigma=1.0).train()
+            self._module = bayesian(module_copy(context.module), estimator=estimator, sigma=1.0).train()
         except NetworkError as problem:
             raise AlgorithmError(str(problem)) from problem
         if not all(parameter.requires_grad for parameter in context.module.parameters()):

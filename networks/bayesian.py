@@ -11,7 +11,8 @@ estimators, all of which are exact in each output's mean and variance:
               convolution and an embedding also for each position, so positions share no weight sample
     flipout   draws one perturbation of the weights for the batch, with random signs for each example (Wen et al. 2018)
     weights   draws the weights once for the batch (Blundell et al. 2015); also used for layers that the others do not
-              cover: recurrent layers, gates, attention, and modules that have parameters of their own beside layers
+              cover: recurrent layers, gates, attention, layers with weight norm, and modules that have parameters of
+              their own beside layers
 
 Noise is standard normal and passed in; nothing here draws from any other generator. Layers ask for noise in the order
 of the forward pass.
@@ -65,7 +66,9 @@ class BayesianLayer(nn.Module):
         self.rho = copy.deepcopy(layer)
         for rho in self.rho.parameters():
             nn.init.constant_(rho, inverse_softplus(torch.tensor(sigma, dtype=torch.float64)).item())
-        self.estimator = estimator if isinstance(layer, _LINEAR) else "weights"
+        # A weight that is computed from other parameters, as by weight norm, is not linear in them.
+        plain = {name for name, _ in layer.named_parameters()} <= {"weight", "bias"}
+        self.estimator = estimator if isinstance(layer, _LINEAR) and plain else "weights"
         self.noise: NoiseSource | None = None
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
 from fedpeer.networks.bayesian import (
     BayesianLayer,
@@ -193,6 +194,7 @@ NETWORKS: dict[str, tuple[nn.Module, Tensor]] = {
     "tokens": (lstm((5,), 7, hidden=4, layers=2, embedding=3), torch.arange(10).reshape(2, 5) % 7),
     "features": (lstm((5, 2), 3, hidden=4, cell="gru"), torch.ones(2, 5, 2)),
     "transformer": (transformer((5, 2), 3, width=4, heads=2, layers=1), torch.linspace(-1, 1, 20).reshape(2, 5, 2)),
+    "weight norm": (nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, 3)), torch.ones(2, 4)),
     "attention": (
         nn.Sequential(nn.TransformerEncoderLayer(4, 2, 6, 0.0, batch_first=True), nn.Flatten(), nn.Linear(20, 3)),
         torch.linspace(-1, 1, 40).reshape(2, 5, 4),
