@@ -31,6 +31,7 @@ from fedpeer.algorithms.gaussian import Gaussian, kl_slopes
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.own_rule import check_gradients
+from fedpeer.algorithms.running_statistics import refused_statistics
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import Estimator, bayesian, drawn_noise, inverse_softplus, sampled, split_parameters
 from fedpeer.networks.registry import NetworkError
@@ -99,7 +100,7 @@ def training_of(context: TrainingContext, *, estimator: Estimator, samples: int)
     """
     check_gradients(context.module)
     if context.layout.n != context.layout.n_parameters:
-        raise AlgorithmError("the network keeps running statistics, which have no distribution; use norm=none")
+        raise AlgorithmError(refused_statistics(context.layout, "have no distribution"))
     layers = linear_stack.recognise(context.module)
     closed = layers and estimator == "local" and context.optimizer.plain_sgd and context.loss.delta is not None
     if closed and layers is not None:
