@@ -31,10 +31,11 @@ from fedpeer.algorithms.gaussian import Gaussian, kl_slopes
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.optimizers import OptimizerChoice
 from fedpeer.algorithms.own_rule import check_gradients
+from fedpeer.algorithms.running_statistics import refused_statistics
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.networks.bayesian import Estimator, bayesian, drawn_noise, inverse_softplus, sampled, split_parameters
 from fedpeer.networks.registry import NetworkError
-from fedpeer.slicing.flat import FlatLayout
+from fedpeer.slicing.flat import FlatLayout, module_copy
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +100,7 @@ def training_of(context: TrainingContext, *, estimator: Estimator, samples: int)
     """
     check_gradients(context.module)
     if context.layout.n != context.layout.n_parameters:
-        raise AlgorithmError("the network keeps running statistics, which have no distribution; use norm=none")
+        raise AlgorithmError(refused_statistics(context.layout, "have no distribution"))
     layers = linear_stack.recognise(context.module)
     closed = layers and estimator == "local" and context.optimizer.plain_sgd and context.loss.delta is not None
     if closed and layers is not None:
@@ -140,15 +141,16 @@ class _Loop:
 
     def __init__(self, context: TrainingContext, estimator: Estimator, samples: int) -> None:
         try:
-            self._module = bayesian(context.module, estimator=estimator, sigma=1.0).train()
+            self._module = bayesian(module_copy(context.module), estimator=estimator, sigma=1.0).train()
         except NetworkError as problem:
             raise AlgorithmError(str(problem)) from problem
         if not all(parameter.requires_grad for parameter in context.module.parameters()):
             raise AlgorithmError(
                 "the network has parameters that are not trained, but the posterior covers all of them; train them all"
             )
-        self._mu, self._rho = split_parameters(dict(self._module.named_parameters()))
-        if not list(self._mu) == list(self._rho) == [each.name for each in context.layout.tensors]:
+        self._mu, self._rho = split_parameters(self._module)
+        all_of_it = len(self._mu) + len(self._rho) == len(list(self._module.parameters()))
+        if not (all_of_it and list(self._mu) == list(self._rho) == [each.name for each in context.layout.tensors]):
             raise AlgorithmError(
                 "the network uses one tensor in several places, which have no common distribution; use separate tensors"
             )

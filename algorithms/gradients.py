@@ -19,6 +19,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.algorithms.draws import guarded
 from fedpeer.algorithms.losses import Loss
 from fedpeer.algorithms.own_rule import check_gradients
+from fedpeer.algorithms.running_statistics import refused_statistics
 from fedpeer.slicing.flat import FlatLayout
 
 
@@ -48,7 +49,7 @@ def gradient_of(module: nn.Module, layout: FlatLayout, loss: Loss) -> Gradient:
     """
     check_gradients(module)
     if layout.n != layout.n_parameters:  # running statistics would never be learned
-        raise AlgorithmError("the network keeps running statistics, which have no gradient; take one without them")
+        raise AlgorithmError(refused_statistics(layout, "have no gradient"))
     layers = linear_stack.recognise(module)
     if layers and loss.delta is not None:
         return _one_or_many(_closed(layers, loss))

@@ -56,8 +56,10 @@ class Private(Wrapper):
         statistics = inner.running_statistics()
         if statistics is not None and statistics.any():
             raise AlgorithmError(
-                "learning.privacy: the network keeps running statistics, whose variances could be negative with noise "
-                "and are not private without; take a network without them (norm=none), or fedbn: its clients keep them"
+                "learning.privacy: the network keeps running statistics, or another buffer that is averaged; variances "
+                "could be negative with noise, and are not private without; register a table of constants with "
+                "persistent=False, and take a network without running statistics (norm=none), or fedbn: its clients "
+                "keep them"
             )
         assert participants >= 1, "a round has a participant"
         self.privacy, self.participants_count, self.secret = privacy, participants, secret

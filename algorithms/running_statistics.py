@@ -21,6 +21,16 @@ def running_statistics(layout: FlatLayout) -> Tensor | None:
     return torch.arange(layout.n) >= layout.n_parameters if layout.n > layout.n_parameters else None
 
 
+def refused_statistics(layout: FlatLayout, lack: str) -> str:
+    """Return why an algorithm refuses a network with such buffers: they have no gradient, for example (`lack`)."""
+    first, *others = (each.name for each in layout.tensors if each.kind == "buffer")
+    more = f" and {len(others)} more" if others else ""
+    return (
+        f"the network keeps running statistics, or another buffer that is averaged ({first}{more}), which {lack}; take a "
+        "network without them (norm=none), and register a table of constants with persistent=False"
+    )
+
+
 def with_statistics(model_n: Tensor, averaged_n: Tensor, layout: FlatLayout) -> Tensor:
     """Return models (..., n) with the running statistics of `averaged_n` (..., n), which are averages over peers."""
     parameters = layout.n_parameters

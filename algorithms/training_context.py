@@ -109,7 +109,9 @@ class TrainingContext:
             raise AlgorithmError(f'head: the network has no module "{missing[0]}"; known: {", ".join(known)}')
         head_D = torch.cat([torch.arange(span.start, span.stop) for span in spans])
         if len(head_D) == self.layout.n:
-            raise AlgorithmError("head: it is the whole network, so nothing is left to share; take more layers")
+            raise AlgorithmError(
+                "head: it is the whole network, so nothing is left to share; name a part of it, or take more layers"
+            )
         return head_D
 
     def base_D(self, modules: Sequence[str] = ()) -> Tensor:
@@ -136,4 +138,5 @@ class TrainingContext:
 
 
 def _inside(tensor: str, modules: Sequence[str]) -> bool:
-    return any(f"{tensor}.".startswith(f"{name}.") for name in modules)
+    """Return whether a tensor belongs to one of these modules; the module "" is the network itself."""
+    return any(f"{tensor}.".startswith(f"{name}.") or not name for name in modules)

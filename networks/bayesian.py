@@ -11,7 +11,8 @@ estimators, all of which are exact in each output's mean and variance:
               convolution and an embedding also for each position, so positions share no weight sample
     flipout   draws one perturbation of the weights for the batch, with random signs for each example (Wen et al. 2018)
     weights   draws the weights once for the batch (Blundell et al. 2015); also used for layers that the others do not
-              cover: recurrent layers, gates
+              cover: recurrent layers, gates, attention, layers with weight norm, and modules that have parameters of
+              their own beside layers
 
 Noise is standard normal and passed in; nothing here draws from any other generator. Layers ask for noise in the order
 of the forward pass.
@@ -21,7 +22,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -65,18 +66,21 @@ class BayesianLayer(nn.Module):
         self.rho = copy.deepcopy(layer)
         for rho in self.rho.parameters():
             nn.init.constant_(rho, inverse_softplus(torch.tensor(sigma, dtype=torch.float64)).item())
-        self.estimator = estimator if isinstance(layer, _LINEAR) else "weights"
+        # A weight that is computed from other parameters, as by weight norm, is not linear in them.
+        plain = {name for name, _ in layer.named_parameters()} <= {"weight", "bias"}
+        self.estimator = estimator if isinstance(layer, _LINEAR) and plain else "weights"
         self.noise: NoiseSource | None = None
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, *inputs: Any, **options: Any) -> Tensor:
         """Return the plain layer's output with mean weights; with noise, a draw of all that the layer returns."""
         if self.noise is None:
-            return cast(Tensor, self.mu(x))
+            return cast(Tensor, self.mu(*inputs, **options))
+        if self.estimator == "weights":
+            return self._sampled_weights(inputs, options, self.noise)
+        (x,) = *inputs, *options.values()
         if self.estimator == "local":
             return reparametrised(*self.moments(x), self.noise)
-        if self.estimator == "flipout":
-            return self._flipout(x, self.noise)
-        return self._sampled_weights(x, self.noise)
+        return self._flipout(x, self.noise)
 
     def sigma(self) -> dict[str, Tensor]:
         """Return the standard deviations by the plain layer's names."""
@@ -99,10 +103,10 @@ class BayesianLayer(nn.Module):
         signed = x if self._looks_up else x * _signs(self._one_position(x), noise)
         return mean + self._linear(signed, change) * _signs(self._one_position(mean), noise)
 
-    def _sampled_weights(self, x: Tensor, noise: NoiseSource) -> Tensor:
+    def _sampled_weights(self, inputs: tuple[Any, ...], options: dict[str, Any], noise: NoiseSource) -> Tensor:
         sigma = self.sigma()
         drawn = {name: mu + sigma[name] * noise(mu) for name, mu in self.mu.named_parameters()}
-        return cast(Tensor, functional_call(self.mu, drawn, (x,)))
+        return cast(Tensor, functional_call(self.mu, drawn, inputs, options))
 
     def _linear(self, x: Tensor, weights: Mapping[str, Tensor]) -> Tensor:
         """Apply the plain layer's operation with other weights."""
@@ -158,8 +162,8 @@ def _has_weights(module: nn.Module) -> bool:
 
 
 def _check(layer: nn.Module) -> None:
-    kind = type(layer).__name__
-    if next(layer.buffers(), None) is not None:
+    kind, kept = type(layer).__name__, layer.state_dict().keys()
+    if any(each.is_floating_point() and name in kept for name, each in layer.named_buffers()):
         raise NetworkError(f"{kind} keeps running statistics, which have no distribution; use norm=none")
     if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
         raise NetworkError(f"{kind} pads with {layer.padding_mode}; Bayesian convolutions pad with zeros")
@@ -177,11 +181,11 @@ def sampled(network: nn.Module, x: Tensor, noise: NoiseSource) -> Tensor:
             layer.noise = None
 
 
-def split_parameters(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Split a Bayesian network's parameters into means and rhos, by the plain network's names and in its order."""
+def split_parameters(network: nn.Module) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Return a Bayesian network's means and rhos, by the plain network's names and in its order."""
     mu, rho = dict[str, Tensor](), dict[str, Tensor]()
-    for name, tensor in parameters.items():
-        path, _, last = name.rpartition(".")
-        path, _, kind = path.rpartition(".")
-        (mu if kind == "mu" else rho)[f"{path}.{last}" if path else last] = tensor
+    for path, layer in network.named_modules():
+        if isinstance(layer, BayesianLayer):
+            for half, found in ((layer.mu, mu), (layer.rho, rho)):
+                found |= {f"{path}.{name}" if path else name: each for name, each in half.named_parameters()}
     return mu, rho

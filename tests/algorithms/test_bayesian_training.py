@@ -245,6 +245,16 @@ class Tied(nn.Module):
         return answer
 
 
+class Placed(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(5, 3))
+        self.register_buffer("places", torch.ones(5))
+
+    def forward(self, x: Tensor) -> Tensor:
+        answer: Tensor = super().forward(x + self.places)
+        return answer
+
+
 def frozen() -> nn.Module:
     module = mlp()
     module[0].weight.requires_grad_(False)
@@ -254,12 +264,13 @@ def frozen() -> nn.Module:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: cnn((1, 8, 8), 3, norm="batch"), "use norm=none"),
+        (lambda: cnn((1, 8, 8), 3, norm="batch"), r"running_mean and . more\), .*norm=none"),
+        (Placed, r"\(places\), which have no distribution; .*table of constants with persistent=False"),
         (Tied, "one tensor in several places"),
         (frozen, "parameters that are not trained"),
         (lambda: nn.Sequential(nn.Conv2d(1, 1, 3, padding=1, padding_mode="circular")), "pads with circular"),
     ],
-    ids=["running statistics", "tied", "frozen", "circular"],
+    ids=["running statistics", "table", "tied", "frozen", "circular"],
 )
 def test_what_has_no_distribution_is_refused(make: Callable[[], nn.Module], says: str) -> None:
     with pytest.raises(AlgorithmError, match=says):

@@ -263,6 +263,7 @@ def test_a_network_with_running_statistics_has_no_meta_gradient() -> None:
         (lambda: PerFedAvg(bench_of("stack"), beta=-0.1), "beta = -0.1: write 0 or more"),
         (lambda: PerFedAvg(bench_of("stack"), alpha=-0.1), "alpha = -0.1: write 0 or more"),
         (lambda: PerFedAvg(bench_of("stack"), delta=0.0), "delta = 0: write a number above 0"),
+        (lambda: FedPer(bench_of("loop", nn.Linear(5, 3))), "head: it is the whole network"),
         (lambda: Scaffold(bench_of("stack"), global_lr=0.0), "global_lr = 0: write a number above 0"),
         (lambda: Scaffold(bench_of("stack", lr=0.0)), "learning.optimizer has lr = 0; write a number above 0"),
     ],

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 from torch.nn import functional
+from torch.nn.utils.parametrizations import weight_norm
 
 from fedpeer.networks.bayesian import (
     BayesianLayer,
@@ -21,11 +22,10 @@ from fedpeer.networks.bayesian import (
     sampled,
     split_parameters,
 )
-from fedpeer.networks.registry import NetworkError, cnn, lstm, mlp
+from fedpeer.networks.registry import NetworkError, cnn, lstm, mlp, transformer
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.trace import trace
 from tests.reference.handed_noise import handed
-from tests.reference.virtual import joined
 
 ESTIMATORS: tuple[Estimator, ...] = get_args(Estimator)
 #: Plain layers with an input each: two examples, with several positions where the layer has positions.
@@ -193,6 +193,12 @@ NETWORKS: dict[str, tuple[nn.Module, Tensor]] = {
     "cnn": (cnn((1, 8, 8), 3, channels=(2, 3), hidden=(4,)), torch.ones(2, 1, 8, 8)),
     "tokens": (lstm((5,), 7, hidden=4, layers=2, embedding=3), torch.arange(10).reshape(2, 5) % 7),
     "features": (lstm((5, 2), 3, hidden=4, cell="gru"), torch.ones(2, 5, 2)),
+    "transformer": (transformer((5, 2), 3, width=4, heads=2, layers=1), torch.linspace(-1, 1, 20).reshape(2, 5, 2)),
+    "weight norm": (nn.Sequential(weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, 3)), torch.ones(2, 4)),
+    "attention": (
+        nn.Sequential(nn.TransformerEncoderLayer(4, 2, 6, 0.0, batch_first=True), nn.Flatten(), nn.Linear(20, 3)),
+        torch.linspace(-1, 1, 40).reshape(2, 5, 4),
+    ),
 }
 
 
@@ -200,7 +206,7 @@ NETWORKS: dict[str, tuple[nn.Module, Tensor]] = {
 def test_means_and_rhos_are_cut_as_the_plain_network_is(name: str) -> None:
     plain, _ = NETWORKS[name]
     net = bayesian(plain, estimator="local", sigma=0.3)
-    mu, rho = split_parameters(dict(net.named_parameters()))
+    mu, rho = split_parameters(net)
     there = dict(plain.named_parameters())
     assert list(mu) == list(rho) == list(there)
     assert all(torch.equal(mu[key], there[key]) for key in there)
@@ -209,7 +215,7 @@ def test_means_and_rhos_are_cut_as_the_plain_network_is(name: str) -> None:
     for key, each in rho.items():
         assert each.shape == there[key].shape
         torch.testing.assert_close(functional.softplus(each), torch.full_like(each, 0.3))
-    assert {key: id(each) for key, each in joined(mu, rho).items()} == {k: id(v) for k, v in net.named_parameters()}
+    assert {*map(id, (*mu.values(), *rho.values()))} == {*map(id, net.parameters())}
 
 
 @pytest.mark.parametrize("name", NETWORKS)
@@ -222,7 +228,7 @@ def test_whole_networks_draw(name: str, estimator: Estimator) -> None:
     first, second = sampled(net, x, noise), sampled(net, x, noise)
     assert 0 < (first - plain(x)).abs().max() < 0.1
     assert not torch.equal(first, second)
-    rhos = split_parameters(dict(net.named_parameters()))[1]
+    rhos = split_parameters(net)[1]
     # Inactive rectifiers and tokens that do not occur have no slope; at least one weight of the network has one.
     assert any(slope.any() for slope in torch.autograd.grad(first.square().sum(), list(rhos.values())))
 
