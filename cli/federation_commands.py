@@ -153,7 +153,7 @@ def join_command(
     if data is None:
         print(f"  Name its data in {file} (data: ...), then run")
     print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
-    _warn_of_code(load(ConfigSource.of_file(place / "federation.yaml")), file)
+    _warn_of_code(load(ConfigSource.of_file(place / "federation.yaml"), roster=True), file)
 
 
 def revoke(
@@ -212,7 +212,7 @@ def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> t
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.slicing.models import ModelGraph
 
-    graph = ModelGraph(load(ConfigSource.of_file(file)).models())
+    graph = ModelGraph(load(ConfigSource.of_file(file), roster=True).models())
     if written is None:
         return None
     names = tuple(name.strip() for name in written.split(","))
@@ -231,7 +231,7 @@ def _start(folder: Path) -> Path | None:
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.learning.anchors import located, start_file
 
-    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml")))
+    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml"), roster=True))
     return None if path is None or not located(path, folder).is_file() else located(path, folder)
 
 
@@ -240,7 +240,7 @@ def _put_model(folder: Path) -> None:
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.learning.anchors import located, start_file
 
-    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml")))
+    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml"), roster=True))
     place = folder.resolve() if path is None else located(path, folder)
     if place != folder.resolve() and place.is_relative_to(folder.resolve()) and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -129,6 +129,20 @@ def test_what_is_wrong_is_said(fedpeer: Fedpeer, file: Path, name: str) -> None:
     assert said in " ".join(found.err.split())
 
 
+def test_real_peers_are_those_of_the_roster_and_not_of_the_simulation(fedpeer: Fedpeer, file: Path) -> None:
+    """Their ids may be any, and there may be more of them than the file simulates."""
+    federation = file.parent / "federation.yaml"
+    federation.write_text(
+        "network: mlp:2+5+2\npartial_models: {a: {neurons: {output: all}, members: [peer1, north, peer9]}}\n"
+        "gossip: {topology: edges:peer1-north+north-peer9}\nsimulation: {peers: 2}\n"
+    )
+    for path in (file, federation):
+        checked = fedpeer("config", "check", str(path))
+        assert checked.code == 0, checked.err
+    (file.parent / "roster.json").unlink()
+    assert '"north" is not a peer here' in " ".join(fedpeer("config", "check", str(federation)).err.split())
+
+
 def test_all_mistakes_are_told_at_once(fedpeer: Fedpeer, file: Path) -> None:
     for name in ("C03 type", "C10 no key", "C11 no data", "a wrong federation file"):
         WRONG[name][0](file)
