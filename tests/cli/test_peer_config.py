@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "C03 type": (lambda f: change(f, discovery="yes"), "write true or false"),
     "C03 missing": (lambda f: change(f, listen="0.0.0.0:7401", data=None), "must be written"),
     "C06 one place twice": (
-        lambda f: change(f, listen="127.0.0.1:7601", dashboard={"listen": "127.0.0.1:7601", "token_file": "t"}),
+        lambda f: change(f, listen="0.0.0.0:7601", dashboard={"listen": "127.0.0.1:7601", "token_file": "t"}),
         "the same address as listen",
     ),
     "C09 transport": (
