@@ -69,15 +69,18 @@ class ConfigSource:
         return f"{self.file} with the options given" if self.options else self.file
 
 
-def load(source: ConfigSource, consequence: str = "") -> Federation:
+def load(source: ConfigSource, consequence: str = "", *, roster: bool = False) -> Federation:
     """Return the federation of the source, checked for real peers.
+
+    Args:
+        roster: whether the peers are those of a roster; else they are those of its simulation.
 
     Raises:
         ConfigError: all problems of the source, in the order of the file.
     """
     federation, problems = typed(Federation, source.data)
     if federation is not None:
-        problems += problems_of(Combination.of(federation, PEERS))
+        problems += problems_of(Combination.of(federation, PEERS, roster=roster))
     refuse(source, [*source.marks.problems, *problems], consequence)
     assert federation is not None
     return federation

@@ -48,7 +48,7 @@ def _described(file: Path) -> str:
     if is_peer_file(source.data):
         config = load_peer(file)
         return f'peer "{config.file.id}" of federation "{config.federation.name}", data {config.file.data.source.name}'
-    federation = load(source)
+    federation = load(source, roster=(file.parent / "roster.json").exists())  # as `init` and `join` put it beside
     models = len(federation.partial_models)
     noun = "partial model" if models == 1 else "partial models"
     return f'federation "{federation.name}", {models} {noun}, digest {federation.digest()[:16]}'

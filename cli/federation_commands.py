@@ -153,7 +153,7 @@ def join_command(
     if data is None:
         print(f"  Name its data in {file} (data: ...), then run")
     print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
-    _warn_of_code(load(ConfigSource.of_file(place / "federation.yaml")), file)
+    _warn_of_code(load(ConfigSource.of_file(place / "federation.yaml"), roster=True), file)
 
 
 def revoke(
@@ -204,16 +204,24 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
 
 
 def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:
-    """Return the partial models that a new peer implements, or None; each must be in the federation file."""
-    from fedpeer.cli.config import ConfigSource, load
+    """Return the partial models that a new peer implements, or None.
 
-    known = list(load(ConfigSource.of_file(file)).partial_models)
+    Each must be in the federation file, and so must those on which it depends be among them: no peer could start with a
+    roster in which one is missing.
+    """
+    from fedpeer.cli.config import ConfigSource, load
+    from fedpeer.slicing.models import ModelGraph
+
+    graph = ModelGraph(load(ConfigSource.of_file(file), roster=True).models())
     if written is None:
         return None
     names = tuple(name.strip() for name in written.split(","))
     for name in names:
-        if name not in known:
-            text = f'there is no partial model "{found_text(name)}"; {nearest_name(name, known)}'
+        if name not in graph.models:
+            text = f'there is no partial model "{found_text(name)}"; {nearest_name(name, graph.order)}'
+            problems.append(ConfigProblem((), text, "--models"))
+        elif lacking := [each for each in graph.order if each in graph.closure(name) - {*names}]:
+            text = f'"{name}" depends on {" and ".join(lacking)}; name what it depends on, too'
             problems.append(ConfigProblem((), text, "--models"))
     return names
 
@@ -223,7 +231,7 @@ def _start(folder: Path) -> Path | None:
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.learning.anchors import located, start_file
 
-    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml")))
+    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml"), roster=True))
     return None if path is None or not located(path, folder).is_file() else located(path, folder)
 
 
@@ -232,7 +240,7 @@ def _put_model(folder: Path) -> None:
     from fedpeer.cli.config import ConfigSource, load
     from fedpeer.learning.anchors import located, start_file
 
-    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml")))
+    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml"), roster=True))
     place = folder.resolve() if path is None else located(path, folder)
     if place != folder.resolve() and place.is_relative_to(folder.resolve()) and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -155,7 +155,7 @@ def _taken_over(
     from fedpeer.learning.anchors import anchored_federation, models_named
     from fedpeer.slicing.models import model_mistakes as wrong_models
 
-    federation = load(ConfigSource.of_file(file), _NOTHING_WRITTEN)
+    federation = load(ConfigSource.of_file(file), _NOTHING_WRITTEN, roster=True)
     if name is not None and name != federation.name:
         problems.append(
             ConfigProblem(

@@ -57,7 +57,7 @@ def load_peer(path: Path, consequence: str = "") -> PeerConfig:
     federation = None
     if file is not None and Path(file.federation).is_file():
         try:
-            federation = load(ConfigSource.of_file(Path(file.federation)), consequence)
+            federation = load(ConfigSource.of_file(Path(file.federation)), consequence, roster=True)
         except ConfigError as error:
             if not problems:
                 raise

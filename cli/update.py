@@ -51,7 +51,9 @@ def update(
     from fedpeer.peer.runtime.authority import open_authority, sign_next
 
     authority = open_authority(folder)
-    written = [load(ConfigSource.of_file(file), _NOTHING_SIGNED) for file in (folder / "federation.yaml", new)]
+    written = [
+        load(ConfigSource.of_file(file), _NOTHING_SIGNED, roster=True) for file in (folder / "federation.yaml", new)
+    ]
     before, after = map(anchored_federation, written, (folder, new.parent))
     held = _in_force(authority, before)
     contract = succeeding(_plain(held.text), overlaid(held, after))

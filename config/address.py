@@ -79,6 +79,16 @@ def unspecified(host: str) -> bool:
     return host in ("0.0.0.0", "::")
 
 
+def same_place(one: Endpoint, other: Endpoint) -> bool:
+    """Return whether no two listeners of one machine can have these: one port, at one host or at all of them.
+
+    :: are all interfaces for both families of addresses, 0.0.0.0 for IPv4 alone.
+    """
+    hosts = {one.host, other.host}
+    every = "::" in hosts or ("0.0.0.0" in hosts and not any(":" in host for host in hosts))
+    return one.port == other.port != 0 and (len(hosts) == 1 or every)
+
+
 def all_interfaces(host: str) -> str:
     """Return the host to listen on so that others reach this machine at `host`."""
     return "::" if ":" in host else "0.0.0.0"

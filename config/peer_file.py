@@ -14,7 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, Field, WithJsonSchema, model_serializer, model_validator
 
-from fedpeer.config.address import DEFAULT_PORT, OUTBOUND, Endpoint, PeerUrl, loopback
+from fedpeer.config.address import DEFAULT_PORT, OUTBOUND, Endpoint, PeerUrl, loopback, same_place
 from fedpeer.config.choice import Choice, ChoiceError, from_data, plain_value
 from fedpeer.config.problems import Path
 from fedpeer.config.settings import (
@@ -245,6 +245,6 @@ class PeerFile(Strict):
             elif board.certificate is None and not loopback(Endpoint.read(board.listen).host):
                 text = "for other machines it needs certificate and key (ECDSA P-256); or listen on 127.0.0.1 or [::1]"
                 found.append((("dashboard", "listen"), text))
-            if board.listen == self.listen:
+            if not self.outbound and same_place(Endpoint.read(board.listen), Endpoint.read(self.listen)):
                 found.append((("dashboard", "listen"), "the same address as listen; choose another port"))
         return found

@@ -87,6 +87,7 @@ class Combination:
     engine        an engine of simulations, `PEERS`, or "" if it is not known
     several       whether there are several runs
     objects       which of "data", "network", "loss", "optimizer" and "metrics" came as Python objects, not by name
+    roster        whether the peers are those of a roster, which nobody knows here, and not those of the simulation
     """
 
     federation: FederationSettings
@@ -99,11 +100,17 @@ class Combination:
     address: str = ""
     shards: int | None = None
     objects: tuple[str, ...] = ()
+    roster: bool = False
 
     @classmethod
-    def of(cls, federation: FederationSettings, engine: str = "") -> Combination:
+    def of(cls, federation: FederationSettings, engine: str = "", *, roster: bool = False) -> Combination:
         """Return the combination of a federation's settings, with its own algorithm."""
-        return cls(federation=federation, methods=(federation.learning.algorithm,), engine=engine)
+        return cls(federation=federation, methods=(federation.learning.algorithm,), engine=engine, roster=roster)
+
+    @property
+    def count(self) -> int | None:
+        """Number of peers; None: it is not known."""
+        return None if self.roster else self.federation.simulation.peers
 
     @property
     def learning(self) -> LearningSettings:
@@ -284,8 +291,7 @@ def _topology(options: Combination) -> Iterator[_Broken]:
 
     A small graph is built for the ranges. The default topology is not checked: it adapts to few peers.
     """
-    peers = options.federation.simulation.peers
-    everybody = None if peers is None else peer_ids(peers)
+    everybody = None if options.count is None else peer_ids(options.count)
     if _written(options.gossip, "topology"):
         yield from ({"why": text} for text in _unfit(options.gossip.topology, everybody))
     for name, own in _slices(options):
@@ -434,7 +440,7 @@ def _everywhere(
 
 
 def _liars(options: Combination) -> Iterator[_Broken]:
-    learning, peers = options.learning, options.federation.simulation.peers
+    learning, peers = options.learning, options.count
     rule: Aggregation = call_choice(learning.aggregation, AGGREGATIONS, "aggregation")()
     try:
         if peers is not None:
@@ -444,7 +450,7 @@ def _liars(options: Combination) -> Iterator[_Broken]:
 
 
 def _too_few_to_judge(options: Combination) -> list[_Broken]:
-    learning, peers = options.learning, options.federation.simulation.peers
+    learning, peers = options.learning, options.count
     if learning.farthest is None or peers is None:
         return []
     updates = updates_awaited(peers, learning.participation, learning.aggregation_goal)
@@ -461,19 +467,25 @@ def _models(options: Combination) -> Iterator[_Broken]:
     federation = everybodys = options.federation
     for name in federation.automatic:
         everybodys = everybodys.decided(name, "all")
-    found = [*_models_of(federation), *(_models_of(everybodys) if federation.automatic else ())]
+    count = options.count
+    found = [*_models_of(federation, count), *(_models_of(everybodys, count) if federation.automatic else ())]
     yield from ({"path": _path(place, federation), "why": why} for place, why in dict.fromkeys(found))
 
 
-def _models_of(federation: FederationSettings) -> list[tuple[str, str]]:
-    """Return the mistakes in the models and their members, and for a `plain_network` in their neurons."""
-    models, peers = federation.models(), federation.simulation.peers
-    found = [(each.place, each.message) for each in model_mistakes(models, None if peers is None else peer_ids(peers))]
+def _models_of(federation: FederationSettings, count: int | None) -> list[tuple[str, str]]:
+    """Return the mistakes in the models and their members, and for a `plain_network` in their neurons.
+
+    Args:
+        count: the number of peers; None: it is not known, so that whoever is listed is a peer.
+    """
+    models, own = federation.models(), federation.own_networks()
+    listed = {peer for model in models if model.members != "all" for peer in model.members} | own.keys()
+    peers = sorted(listed) if count is None else peer_ids(count)
+    found = [(each.place, each.message) for each in model_mistakes(models, peers)]
     if found or federation.learning.changes_network:
         return found
-    graph, own = ModelGraph(models), federation.own_networks()
+    graph = ModelGraph(models)
     networks = {str(choice): plain_network(choice) for choice in (federation.network, *own.values())}
-    listed = {peer for model in models if model.members != "all" for peer in model.members} | own.keys()
     lines: dict[tuple[str, str], None] = {}  # an ordered set: peers with the same models make the same mistakes
     kinds = {(graph.implemented(peer), str(own.get(peer))): peer for peer in [*sorted(listed), ""]}
     for peer in kinds.values():

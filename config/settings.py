@@ -108,14 +108,18 @@ ClassWeightsRule = Literal["none", "balanced", "auto"]
 def _class_weights(found: object) -> object:
     """Read `ham=1,spam=5` as a mapping, and accept numbers as class names: YAML reads the key of `0: 1.0` as one."""
     if isinstance(found, str) and found not in get_args(ClassWeightsRule):
-        pairs = [each.rpartition("=") for each in found.split(",")]
+        pieces = (each.rpartition("=") for each in found.split(","))
+        pairs = [(name.strip(), weight) for name, _, weight in pieces if name.strip() or weight.strip()]
         try:
-            weights = {name.strip(): float(weight) for name, _, weight in pairs if name.strip() or weight.strip()}
+            weights = {name: float(weight) for name, weight in pairs}
         except ValueError:
             raise ChoiceError(
                 f'"{found[:80]}" gives no weights; write none, balanced, auto, or the weight of each class, such as '
                 "ham=1,spam=5"
             ) from None
+        names = [name for name, _ in pairs]
+        if again := next((name for name in names if names.count(name) > 1), None):
+            raise ChoiceError(f'"{again}" has two weights in "{found[:80]}"; leave one')
         for name, weight in weights.items():
             if not 0 < weight <= WEIGHT_MAX:
                 raise ChoiceError(f"{name}={weight:g}: write a weight of more than 0 and at most {WEIGHT_MAX:g}")

@@ -198,7 +198,8 @@ def headline(methods: Mapping[str, Mapping[str, Any]], *, brief: bool = False) -
     measure = measure_of(methods)
     means = {m: score for m, r in methods.items() if (score := _worth(r, measure)[0]) is not None}
     if not means:
-        return "Nothing was evaluated"
+        evaluated = any(result.get("rounds") is not None for result in methods.values())
+        return "No score is a number, so the training diverged" if evaluated else "Nothing was evaluated"
     others = {method: mean for method, mean in means.items() if method != "local"} or means
     best = (max if measure == "accuracy" else min)(others, key=lambda method: others[method])
     chosen = "partial-averaging" if "partial-averaging" in others else best

@@ -229,7 +229,7 @@ def _request(
         ConfigError: all problems of the arguments.
         DataError, NetworkError: a file that the settings name cannot be read.
     """
-    options, more = typed(RunOptions, run_options)
+    options, more = typed(RunOptions, _plain(run_options))
     problems += more
     assert options is not None, "every option has a default"
     settings = _written(federation, problems, code)

@@ -219,7 +219,7 @@ def _unfit(assembly: Assembly, algorithm: Choice, roster: Roster, me: str, text:
     peers = {entry.id: entry.models for entry in roster.entries}
     try:
         new = federation_of(after, assembly.options)
-        if wrong := problems_of(Combination.of(new, PEERS)):
+        if wrong := problems_of(Combination.of(new, PEERS, roster=True)):
             return "; ".join(f"{each.dotted}: {each.text}" for each in wrong)
         plan_now, plan_then = (
             plan_for(enrolled(each, peers), assembly.network, tuple(peers), algorithm, me=me)

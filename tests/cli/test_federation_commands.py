@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from ruamel.yaml import YAML
 
 from fedpeer.cli.config import ConfigSource, load
-from fedpeer.cli.federation_commands import _warn_of_code
+from fedpeer.cli.federation_commands import _models, _warn_of_code
 from fedpeer.cli.peer_options import invited_at
 from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.config.federation import Federation
@@ -527,6 +527,20 @@ def test_who_was_admitted_and_has_no_folder_yet_joins_by_the_same_line(
     assert roster_in(tmp_path / "there") == authority.roster
     assert fedpeer("config", "check", "there/peer5.yaml").code == 0, "its key is the one that was admitted"
     assert not [*tmp_path.glob(".peer5-*")]
+
+
+def test_a_new_peer_implements_what_its_partial_models_depend_on(tmp_path: Path) -> None:
+    """A roster without that leaves no peer able to start."""
+    (tmp_path / "federation.yaml").write_text(
+        "partial_models: {everyone: {}, ward: {depends_on: [everyone]}, room: {depends_on: [ward]}}\n"
+    )
+    for written, told in (
+        ("room", '"room" depends on everyone and ward; name what it depends on, too'),
+        ("ward,everyone", ""),
+    ):
+        problems = list[ConfigProblem]()
+        assert _models(tmp_path / "federation.yaml", written, problems) == tuple(written.split(","))
+        assert "".join(each.text for each in problems) == told
 
 
 def test_code_in_the_federation_file_is_named_with_what_allows_it(capsys: pytest.CaptureFixture[str]) -> None:

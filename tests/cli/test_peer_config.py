@@ -72,7 +72,7 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     "C03 type": (lambda f: change(f, discovery="yes"), "write true or false"),
     "C03 missing": (lambda f: change(f, listen="0.0.0.0:7401", data=None), "must be written"),
     "C06 one place twice": (
-        lambda f: change(f, listen="127.0.0.1:7601", dashboard={"listen": "127.0.0.1:7601", "token_file": "t"}),
+        lambda f: change(f, listen="0.0.0.0:7601", dashboard={"listen": "127.0.0.1:7601", "token_file": "t"}),
         "the same address as listen",
     ),
     "C09 transport": (
@@ -127,6 +127,20 @@ def test_what_is_wrong_is_said(fedpeer: Fedpeer, file: Path, name: str) -> None:
     found = fedpeer("config", "check", str(file))
     assert (found.code, found.out) == (2, "")
     assert said in " ".join(found.err.split())
+
+
+def test_real_peers_are_those_of_the_roster_and_not_of_the_simulation(fedpeer: Fedpeer, file: Path) -> None:
+    """Their ids may be any, and there may be more of them than the file simulates."""
+    federation = file.parent / "federation.yaml"
+    federation.write_text(
+        "network: mlp:2+5+2\npartial_models: {a: {neurons: {output: all}, members: [peer1, north, peer9]}}\n"
+        "gossip: {topology: edges:peer1-north+north-peer9}\nsimulation: {peers: 2}\n"
+    )
+    for path in (file, federation):
+        checked = fedpeer("config", "check", str(path))
+        assert checked.code == 0, checked.err
+    (file.parent / "roster.json").unlink()
+    assert '"north" is not a peer here' in " ".join(fedpeer("config", "check", str(federation)).err.split())
 
 
 def test_all_mistakes_are_told_at_once(fedpeer: Fedpeer, file: Path) -> None:

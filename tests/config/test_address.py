@@ -18,6 +18,7 @@ from fedpeer.config.address import (
     bracketed,
     loopback,
     read_host,
+    same_place,
     source_host,
     unspecified,
 )
@@ -113,6 +114,18 @@ def test_hosts() -> None:
     )
     assert [unspecified(host) for host in ("0.0.0.0", "::", "::1", "host")] == [True, True, False, False]
     assert [all_interfaces(host) for host in ("10.0.0.1", "2001:db8::5", "host")] == ["0.0.0.0", "::", "0.0.0.0"]
+
+
+def test_two_listeners_need_two_places() -> None:
+    pairs = {
+        ("127.0.0.1:7401", "127.0.0.1:7401"): True,
+        ("0.0.0.0:7401", "127.0.0.1:7401"): True,
+        ("[::]:7401", "127.0.0.1:7401"): True,
+        ("0.0.0.0:7401", "[::1]:7401"): False,
+        ("0.0.0.0:7401", "127.0.0.1:7501"): False,
+        ("127.0.0.1:0", "127.0.0.1:0"): False,  # any two free ports
+    }
+    assert {pair: same_place(*map(Endpoint.read, pair)) for pair in pairs} == pairs
 
 
 def test_a_connection_comes_from_the_host_that_a_roster_has() -> None:

@@ -62,7 +62,9 @@ def test_auto_has_none_where_they_are_not_taken_or_have_no_effect() -> None:
     assert class_weight_of(single, LOSSES["cross-entropy"], CLASSES, Y) is None
 
 
-@pytest.mark.parametrize("given", ["even", {"ham": 0}, {"ham": -1}, {"ham": "much"}, {}, "ham=lots", {True: 1}, 3])
+@pytest.mark.parametrize(
+    "given", ["even", {"ham": 0}, {"ham": -1}, {"ham": "much"}, {}, "ham=lots", "ham=1,ham=2", {True: 1}, 3]
+)
 def test_what_are_no_weights_is_refused(given: object) -> None:
     with pytest.raises(ConfigError) as caught:
         Federation.model_validate({"learning": {"class_weights": given, "batch_size": 8}})

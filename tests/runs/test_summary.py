@@ -201,6 +201,7 @@ def test_the_headline_compares_nothing_that_came_less_far() -> None:
     methods = results(local=0.885) | results(rounds=3, partial_averaging=0.4)
     assert headline(methods) == "Partial averaging: 40.0 % on average over 16 peers, after round 3"
     assert headline({}) == "Nothing was evaluated"
+    assert headline({"local": {"error_mean": None, "rounds": 3}}) == "No score is a number, so the training diverged"
 
 
 @pytest.mark.parametrize(

@@ -235,7 +235,7 @@ def test_an_argument_of_another_type_is_named(tmp_path: Path, given: dict[str, A
 
 def test_numbers_of_numpy_are_numbers(tmp_path: Path) -> None:
     settings = {"learning": {"rounds": np.int64(1)}, "simulation": {"peers": np.int32(2), "split": "iid"}}
-    found = simulated(tmp_path, Net(), federation=settings, seeds=np.arange(1), workers=1)
+    found = simulated(tmp_path, Net(), federation=settings, seeds=np.arange(1), workers=np.int64(1))
     assert found.summary["peers"] == 2
 
 
