@@ -298,7 +298,8 @@ class PeerProcess:
         sign, verify_by = signatures(prepared, self._members)
 
         def verify(author: str, text: bytes, signature: bytes) -> bool:
-            entry = self._members.roster.by_id.get(author)
+            # The node may have adopted a later roster than the one in force here, which waits for a save.
+            entry = self._node.state.peer_groups.roster.by_id.get(author)
             return entry is not None and verify_by(entry, text, signature)
 
         return node_of(
