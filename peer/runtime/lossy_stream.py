@@ -6,7 +6,9 @@ None of this concerns the peer: text that the stream does not take at once is lo
 
 from __future__ import annotations
 
+import os
 import select
+import stat
 from typing import TextIO
 
 #: Milliseconds that a stream gets to take the next text, if it took the last one: less than a lag that matters.
@@ -29,7 +31,10 @@ class LossyStream:
         return self._stream is not None and self._stream.isatty()
 
     def write(self, text: str) -> bool:
-        """Write whole lines by one call, since others may share the stream; return whether it took them."""
+        """Write whole lines, by one call where nobody may have to wait for it; return whether the stream took them.
+
+        Others may share the stream.
+        """
         try:
             taken = self._taken(text)
         except OSError:
@@ -44,13 +49,22 @@ class LossyStream:
             self._stream.write(text)
             self._stream.flush()
             return True
-        if not _ready(self._raw.fileno(), self._patience_ms):
-            return False
         data = f"{chr(10) if self._torn else ''}{text}".encode(self._stream.encoding, "replace")
-        count = self._raw.write(data) or 0  # None: it would have had to wait
+        count = 0
+        while count < len(data) and _ready(self._raw.fileno(), self._patience_ms):
+            piece = data[count : count + _piece_bytes(self._raw.fileno(), len(data))]
+            taken = self._raw.write(piece) or 0  # None: it would have had to wait
+            count += taken
+            if taken < len(piece):  # the disk became full
+                break
         if count:
-            self._torn = count < len(data)  # the disk became full; the next line begins with its own
+            self._torn = count < len(data)  # the next line begins with its own
         return count == len(data)
+
+
+def _piece_bytes(descriptor: int, whole: int) -> int:
+    """Return how many of the bytes a stream that is ready takes by one call without waiting; a file takes all."""
+    return whole if stat.S_ISREG(os.fstat(descriptor).st_mode) else getattr(select, "PIPE_BUF", whole)
 
 
 def _ready(descriptor: int, patience_ms: int) -> bool:

@@ -298,7 +298,8 @@ class PeerProcess:
         sign, verify_by = signatures(prepared, self._members)
 
         def verify(author: str, text: bytes, signature: bytes) -> bool:
-            entry = self._members.roster.by_id.get(author)
+            # The node may have adopted a later roster than the one in force here, which waits for a save.
+            entry = self._node.state.peer_groups.roster.by_id.get(author)
             return entry is not None and verify_by(entry, text, signature)
 
         return node_of(
@@ -490,14 +491,19 @@ class PeerProcess:
             # One waiting tick is enough: the next one has the later time.
             if now > before and not any(isinstance(event, Tick) for event, _ in self._waiting):
                 before = now
-                self.feed(Tick(now))
-                if self._leave and self._ready_to_leave(now * tick):
+                if self._leave and self._ready_to_leave(now * tick):  # before the tick with which it may stop by itself
                     self._leave = False
                     self.feed(OperatorCommand("leave"))
+                self.feed(Tick(now))
             await asyncio.sleep(max(0.0, began + (now + 1) * tick - loop.time()))
 
     def _ready_to_leave(self, seconds: float) -> bool:
-        """Return whether a peer that was started only to leave has met the others, or has waited long enough."""
+        """Return whether a peer that was started only to leave has met the others, or has waited long enough.
+
+        A finished peer that nobody needs stops by itself after two seconds.
+        """
+        if self._node.phase == "finished":
+            return seconds >= 1.0
         return seconds > 2.0 and (all(each.met for each in self._node.state.others.values()) or seconds > 5.0)
 
     async def _look(self, lag: LoopLag) -> None:

@@ -130,10 +130,18 @@ def verify_statement(domain: str, federation: bytes, text: bytes, key: bytes, si
 
 
 def sign(roster: Roster, key: Ed25519PrivateKey) -> Roster:
-    """Return the roster with the authority's signature; raise RosterError if it is inconsistent (two equal ids)."""
+    """Return the roster with the authority's signature.
+
+    Raises RosterError if it is inconsistent (two equal ids), or has more bytes than peers read.
+    """
     assert key.public_key().public_bytes_raw() == roster.authority, "signed by another key than the roster names"
     _check(roster)
-    return replace(roster, signature=sign_statement(key, "roster", roster.federation_id, _text(_body(roster))))
+    signed = replace(roster, signature=sign_statement(key, "roster", roster.federation_id, _text(_body(roster))))
+    if (size := len(to_bytes(signed))) > ROSTER_BYTES_MAX:
+        peers = f"a roster with {len(roster.entries):,} peers and {len(roster.revoked):,} revoked keys"
+        text = f"{peers} has {size:,} bytes, and peers read {ROSTER_BYTES_MAX:,} at most; split the federation"
+        raise RosterError("bad_metadata", text)
+    return signed
 
 
 def admit(roster: Roster, entry: RosterEntry, key: Ed25519PrivateKey) -> Roster:

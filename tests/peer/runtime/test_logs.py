@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -288,6 +289,22 @@ def test_nobody_waits_for_a_reader_that_stands_still() -> None:
         sink(said(told + 1))
         assert json.loads(other.readline())["fields"] == {"lines": 2}
         assert json.loads(other.readline())["text"] == f"line {told + 1}"
+
+
+@needs_full
+def test_nobody_waits_for_a_reader_that_has_room_for_a_part_of_a_line() -> None:
+    """A line that names many peers is longer than what a pipe takes at once, and the peer stood still behind it."""
+    reader, writer = os.pipe()
+    with open(writer, "w", encoding="utf-8") as stream, open(reader, "rb") as other:
+        sink = for_stream("peer3", stream)
+        long = LogLine(t=1.0, level="info", what="round", text="line", fields={"without": ["peer"] * 6000})
+        thread = threading.Thread(target=lambda: [sink(long) for _ in range(3)], daemon=True)
+        thread.start()
+        thread.join(10.0)
+        stands = thread.is_alive()
+        other.close()  # which lets the thread go on
+        assert not stands
+        assert sink.lost == 2
 
 
 def test_a_process_without_standard_error_logs_to_its_file_only() -> None:

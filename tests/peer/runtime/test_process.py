@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -16,9 +17,14 @@ import pytest
 
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.discovery import DiscoveryError
+from fedpeer.peer.runtime.prepared import _unproven
 from fedpeer.peer.runtime.process import _AGAIN_S, WAITING_MAX, PeerProcess
+from fedpeer.peer.state.events import Stop
+from fedpeer.peer.state.saving import Recovered
+from fedpeer.peer.wire.roster import RosterEntry
 from fedpeer.rejection import Rejection
 from tests.peer.runtime.alone import alone_at
+from tests.peer.runtime.whole import whole
 
 FEDERATION = {
     "name": "ward",
@@ -131,6 +137,28 @@ def test_rejections_do_not_pile_up_while_the_disk_is_full(tmp_path: Path, monkey
     for _ in range(WAITING_MAX + 10):
         process._rejected(Rejection("too_many_requests", "", "bob"))
     assert len(process._waiting) == WAITING_MAX
+
+
+def test_claims_of_a_newcomer_are_verified_while_its_roster_waits_for_a_save(tmp_path: Path) -> None:
+    """By the earlier roster they seemed forged; five seconds later the peer that passed them on was blocked for it."""
+    process = cast(Any, process_at(tmp_path))
+    node = process._make_node(Recovered(snapshot=None, entries=()))
+    process._steps = SimpleNamespace(node=node)
+    newcomer = RosterEntry(id="cas", key=bytes(32), address="http://127.0.0.1:1")
+    roster = process._members.roster
+    later = replace(roster, number=roster.number + 1, entries=(*roster.entries, newcomer))
+    node.state.peer_groups = replace(node.state.peer_groups, roster=later)
+    assert node.state.verify("cas", b"a claim", _unproven("cas", b"a claim"))
+
+
+def test_a_finished_peer_that_is_started_to_leave_does_not_just_stop(tmp_path: Path) -> None:
+    """Nobody needs it, so it stopped by itself before it was told to leave, with "finished all 2 rounds"."""
+    usual_tick = {**FEDERATION, "gossip": {"gather": 0.0}}
+    prepared = alone_at(tmp_path, usual_tick, data={"simulation": 1})
+    with whole(prepared) as peer:
+        peer.line("finished")
+    stop = asyncio.run(PeerProcess(prepared, quiet=True, leave=True).run())
+    assert stop == Stop(0, "left; what was held is handed over")
 
 
 def test_who_lacks_the_library_for_discovery_is_told_so_and_nothing_stays_open(

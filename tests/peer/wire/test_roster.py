@@ -234,6 +234,12 @@ def test_who_was_put_out_does_not_come_back_with_the_same_key() -> None:
     assert from_bytes(to_bytes(back)) == back
 
 
+def test_a_roster_that_nobody_would_read_is_not_made() -> None:
+    long = replace(entry(4), models=("m" * 60,) * 20_000)
+    with pytest.raises(RosterError, match="4 peers and 0 revoked keys has .* bytes.*split the federation"):
+        admit(roster(), long, AUTHORITY)
+
+
 def test_an_id_is_given_once_and_only_members_are_put_out() -> None:
     assert code_of(lambda: admit(roster(), replace(entry(9), id="peer1"), AUTHORITY)) == "bad_metadata"
     assert code_of(lambda: expel(roster(), "peer9", AUTHORITY)) == "unknown_peer"
