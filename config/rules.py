@@ -521,6 +521,12 @@ def _members(options: Combination, condition: Callable[[str], object]) -> list[_
     return [{"path": ("partial_models", name, "members")} for name in _automatic(options) if condition(name)]
 
 
+def _own_edges(options: Combination, name: str) -> bool:
+    """Return whether a partial model is averaged along edges that the user lists."""
+    own = options.federation.partial_models[name].gossip or SliceGossipSettings()
+    return (own.topology or options.gossip.topology).name == "edges"
+
+
 def _assignment_settings(options: Combination) -> Iterator[_Broken]:
     for name in _automatic(options):
         try:
@@ -1160,7 +1166,7 @@ RULES: tuple[Rule, ...] = (
         "members to be found, and your own edges",
         ("partial_models.*.members", "gossip.topology"),
         "your own edges may not connect the groups that the peers will find; choose another topology",
-        lambda options: _members(options, lambda _: options.gossip.topology.name == "edges"),
+        lambda options: _members(options, lambda name: _own_edges(options, name)),
     ),
     Rule(
         "networks of peers that do not exist",

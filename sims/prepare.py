@@ -77,8 +77,9 @@ def prepare_simulation(
         averaging_of(plan, request.federation, request.seeds[0])
     faults = faults_from(request.faults, first.peers, first.federation.gossip.tick) if request.faults else Faults()
     jobs = {seed: job_of(world, device) for seed, world in worlds.items()}
+    whole_peers, job = request.engine in ("network", "processes"), jobs[request.seeds[0]]
     kept = {
-        str(method): _try_method(first, jobs[request.seeds[0]], method, plans[str(method)])
+        str(method): _try_method(first, job, method, plans[str(method)], whole_peers=whole_peers)
         for method in request.methods
     }
     example = example_answers(found.task, found.y, len(found.classes))
@@ -99,13 +100,13 @@ def prepare_simulation(
     )
 
 
-def _try_method(world: World, job: Job, method: Choice, plan: Plan) -> KeptFiles:
+def _try_method(world: World, job: Job, method: Choice, plan: Plan, *, whole_peers: bool) -> KeptFiles:
     """Try a method, so that mistakes are found before a run starts; return the size of a peer's states."""
     pairs = zip(job.networks, world.assemblies, strict=True)
     on_cpu = tuple(replace(network, module=assembly.module) for network, assembly in pairs)
     dry_job = replace(method_job(job, world, method, plan), device="cpu", networks=on_cpu)
     drawn = [assembly.drawn for assembly in world.assemblies]
-    algorithm, forms = dry_run(dry_job, workspace_of(world, plan, "cpu")(), drawn, plan)
+    algorithm, forms = dry_run(dry_job, workspace_of(world, plan, "cpu")(), drawn, plan, whole_peers=whole_peers)
     clustering_tasks_of(world, method)
     if (linear := method_of(method).linear) is not None:
         from fedpeer.sims.vector.pooled_linear import PooledLinearEngine  # it compiles for half a second

@@ -81,9 +81,11 @@ def continued_record(root: Path, run_id: str, simulation: Simulation, objects: S
     if run.status in ("finished", "running"):
         raise RunError(f"run {run.id} is {run.status}; only an interrupted or failed run can be carried on")
     stored, now = _dotted(run.read("settings") or {}), _dotted(json_value(_settings(simulation, objects)))
-    changed = [key for key in now if key not in _HERE and stored.get(key) != now[key]]
+    # A setting by name, such as a partial model's, may be in one of them only.
+    compared = [key for key in {**now, **stored} if key not in (*_HERE, "command")]
+    changed = [key for key in compared if stored.get(key) != now.get(key)]
     if changed:
-        listed = "; ".join(f"{key} is {dumps(now[key])} and was {dumps(stored.get(key))}" for key in changed)
+        listed = "; ".join(f"{key} is {dumps(now.get(key))} and was {dumps(stored.get(key))}" for key in changed)
         raise RunError(f"run {run.id} was begun with other settings: {listed}")
     return run
 

@@ -110,10 +110,12 @@ class ProgressTable:
             f"{event.peers} peer{'s' * (event.peers != 1)}",
             f"{event.rounds} round{'s' * (event.rounds != 1)}",
         )
-        workers = f"{event.workers} worker{'s' if event.workers > 1 else ''} on {event.device}"
+        where = f"on {event.device}"
+        if event.workers:  # none if a device does the work
+            where = f"{event.workers} worker{'s' * (event.workers > 1)} {where}"
         least, most = event.parameters[0], event.parameters[-1]
         size = f"{least:,} parameters each" if least == most else f"{least:,} to {most:,} parameters"
-        return f"{event.dataset}: {peers}, {size}, {rounds}, {workers}; run {event.run}"
+        return f"{event.dataset}: {peers}, {size}, {rounds}, {where}; run {event.run}"
 
     def on_event(self, event: SimulationEvent) -> None:
         match event:

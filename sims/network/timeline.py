@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-from fedpeer.sims.network.faults import NEVER, Faults
+from fedpeer.sims.network.faults import Faults
 
 #: Most points of one line: more than a plot has pixels.
 _POINTS_MAX = 1000
@@ -54,18 +54,18 @@ class Timeline:
         return max((points[-1][0] / self.tick_s for points in self._peers.values()), default=0.0)
 
     def _spans(self) -> list[tuple[float, float, str]]:
-        """Return begin, end and description of each cut, fault and liar."""
-        heal, over = self.faults.heal, self._over()
+        """Return begin, end and description of each cut, fault and liar, as far as the run lasted."""
+        last = min(self.faults.heal, self._over())
         cuts = [
-            (cut.begin, min(cut.end, heal), f"nothing from {_listed(cut.senders)} reaches {_listed(cut.receivers)}")
+            (cut.begin, cut.end, f"nothing from {_listed(cut.senders)} reaches {_listed(cut.receivers)}")
             for cut in self.faults.cuts
         ]
-        acts = [(a.tick, min(a.tick + a.ticks, heal), f"{a.peer}: {a.kind}") for a in self.faults.acts]
-        lies = [  # most lie to the end
-            (each.begin, min(each.end, heal, over), f"{each.peer} lies ({_listed(each.lies, 'lies')})")
-            for each in self.faults.liars
+        acts = [(act.tick, act.tick + act.ticks, f"{act.peer}: {act.kind}") for act in self.faults.acts]
+        lies = [
+            (each.begin, each.end, f"{each.peer} lies ({_listed(each.lies, 'lies')})") for each in self.faults.liars
         ]
-        return sorted((begin, end, text) for begin, end, text in (*cuts, *acts, *lies) if begin < end < NEVER)
+        spans = ((begin, min(end, last), text) for begin, end, text in (*cuts, *acts, *lies))
+        return sorted((begin, end, text) for begin, end, text in spans if begin < end)
 
 
 def _thinned(points: Sequence[tuple[float, int, Mapping[str, float]]]) -> dict[str, Any]:

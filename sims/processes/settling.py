@@ -48,7 +48,7 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
         code: top-level packages whose code the federation may name.
 
     Raises:
-        EngineError: `fedpeer init` failed; with its message.
+        EngineError: `fedpeer init` failed; with its message. Or it took too long.
     """
     folder.mkdir(parents=True)
     gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
@@ -57,9 +57,12 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     file.write_text(json.dumps(written(federation), indent=2), encoding="utf-8")
     first, made = free_ports(len(world.peers)), folder / "peers"
     words = ["init", str(made), "--federation", str(file), "--peers", ",".join(world.peers), "--port", str(first)]
-    outcome = subprocess.run(
-        [sys.executable, "-m", "fedpeer", *words], capture_output=True, text=True, timeout=_INIT_S, check=False
-    )
+    try:
+        outcome = subprocess.run(
+            [sys.executable, "-m", "fedpeer", *words], capture_output=True, text=True, timeout=_INIT_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        raise EngineError(f"fedpeer init took longer than {_INIT_S:g} s; try again, or take fewer peers") from None
     if outcome.returncode:
         raise EngineError(f"fedpeer init ended with {how_ended(outcome.returncode)}: {outcome.stderr.strip()}")
     places = [Endpoint(HOST, first + number) for number in range(len(world.peers))]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ _AFFECTS_RESULT = {"went_on_without", "caught_up", "joined"}
 
 
 class JsonLinesReader:
-    """Reader of the lines that are appended to a file, which may not exist yet."""
+    """Reader of the lines that are appended to a file, which may not exist yet, or may begin anew as a log does."""
 
     def __init__(self, path: Path) -> None:
         self._path, self._read, self._rest = path, 0, b""
@@ -24,6 +25,8 @@ class JsonLinesReader:
     def new(self) -> list[dict[str, Any]]:
         try:
             with self._path.open("rb") as file:
+                if file.seek(0, os.SEEK_END) < self._read:
+                    self._read, self._rest = 0, b""
                 file.seek(self._read)
                 added = file.read()
         except FileNotFoundError:

@@ -4,7 +4,9 @@ A task for some peers goes to the shard that has them. In averaging each paramet
 twice, however many exchanges there are: each shard gives its rows of every share, one shard averages a share, and each
 shard takes its rows of it back. The leading process passes on references, never values.
 
-Peers are distributed by the vector engine's blocks, which are never divided; so the results are the same numbers.
+Peers are distributed by the vector engine's blocks of all peers, which are never divided; so the results are the same
+numbers. Where only some clients take part in a round, their blocks may have peers of several shards and are divided; then
+the results are the same up to rounding.
 """
 
 from __future__ import annotations

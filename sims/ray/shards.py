@@ -81,9 +81,9 @@ class Shards:
     def __len__(self) -> int:
         return len(self._beginnings)
 
-    def answers(self, calls: Sequence[ShardCall], *, stoppable: bool = True) -> list[Any]:
+    def answers(self, calls: Sequence[ShardCall]) -> list[Any]:
         """Make all calls and return their answers. Raises as `run` does."""
-        return [self._get(first) for first, *_ in self.run(calls, stoppable=stoppable)]
+        return [self._get(first) for first, *_ in self.run(calls)]
 
     def run(self, calls: Sequence[ShardCall], *, stoppable: bool = True, late: str = "") -> list[list[Any]]:
         """Make all calls, wait until they are done, and return for each the references to its answer and its values.

@@ -39,7 +39,7 @@ from fedpeer.config.choice import Choice
 from fedpeer.config.settings import FederationSettings
 from fedpeer.gossip.averaging import traffic
 from fedpeer.gossip.flooding import flood_along
-from fedpeer.learning.groups import averaging_among, averaging_of, plan_for
+from fedpeer.learning.groups import averaging_among, gossip_of, plan_for
 from fedpeer.sims.engine import Engine, RoundTimes
 from fedpeer.sims.memory import start_weights, workspace_of
 from fedpeer.sims.vector.clustering_task import ClusteringTask, Indices, kinds, split_network
@@ -225,10 +225,15 @@ class ClusteringEngine(Engine):
             workspace.train, self._back = split_network(workspace.train, tried[0], world.draws, world.peers)
             return workspace
 
+        # A graph of the model's own fits groups of any size, which only a user's mistake in listed members may not have.
+        averaging = {
+            group.id: averaging_among(group.members, group.id, gossip_of(plan, federation, group.id), world.seed)
+            for group in plan.groups
+        }
         return VectorEngine(
             self._job,
             plan,
-            averaging_of(plan, federation, world.seed),
+            averaging,
             partly if tried else memory,
             [world.drawn],
             weights_P=start_weights(world),

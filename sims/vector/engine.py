@@ -320,17 +320,25 @@ def _first_of(job: Job, number: int) -> int:
 
 
 def _formed(
-    job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], stepper: Stepper, peer: int
+    job: Job,
+    workspace: Workspace,
+    drawn: Callable[[str], Tensor],
+    stepper: Stepper,
+    peer: int,
+    *,
+    whole_peers: bool = False,
 ) -> tuple[AnyAlgorithm, Forms]:
     """Return the algorithm and examples of its states; with a server, one client trains briefly to make an update.
 
     Args:
         peer: the peer whose states are the examples.
+        whole_peers: whether a peer knows its own examples only, and not how many all have.
 
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
     context = replace(training_context(job, stepper, workspace), draw=lambda name: drawn(name).to(job.device))
+    context = replace(context, examples=0) if whole_peers else context
     algorithm = algorithm_of(job.algorithm, job.learning, context, imported)
     start_n = context.draw("")
     client = algorithm.start_client(start_n, torch.tensor(workspace.train.count(peer), device=start_n.device))
@@ -342,26 +350,40 @@ def _formed(
 
 
 def dry_run(
-    job: Job, workspace: Workspace, drawn: Sequence[Callable[[str], Tensor]], plan: Plan
+    job: Job,
+    workspace: Workspace,
+    drawn: Sequence[Callable[[str], Tensor]],
+    plan: Plan,
+    *,
+    whole_peers: bool = False,
 ) -> tuple[AnyAlgorithm, Forms]:
     """Do the same as `_formed`, and without a server also train one peer briefly, to find mistakes before a run starts.
 
-    Each network is tried; the algorithm and the examples with the largest states are returned.
+    Each network is tried by the peer with the fewest examples, which may be too few for the algorithm; the algorithm
+    and the examples with the largest states are returned.
 
     Raises:
         AlgorithmError, RobustError, PrivacyError: what does not fit, and what to change.
     """
     made = [
-        _tried(job.narrowed(number), workspace.part(job, number), each, plan, _first_of(job, number))
+        _tried(
+            job.narrowed(number), workspace.part(job, number), each, plan, _fewest(job, workspace, number), whole_peers
+        )
         for number, each in enumerate(drawn)
     ]
     return max(made, key=lambda each: byte_count(each[1].client))
 
 
+def _fewest(job: Job, workspace: Workspace, number: int) -> int:
+    """Return the peer with the fewest examples of those with this network, or peer 0 if no peer has that network."""
+    with_it = [peer for peer, network in enumerate(job.network_P) if network == number]
+    return min(with_it, key=workspace.train.count, default=0)
+
+
 def _tried(
-    job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan, peer: int
+    job: Job, workspace: Workspace, drawn: Callable[[str], Tensor], plan: Plan, peer: int, whole_peers: bool
 ) -> tuple[AnyAlgorithm, Forms]:
-    algorithm, forms = _formed(job, workspace, drawn, job.stepper(), peer)
+    algorithm, forms = _formed(job, workspace, drawn, job.stepper(), peer, whole_peers=whole_peers)
     if not has_server(algorithm) and type(forms.client) is not TrainingState:
         batches, keys = work_of(job, workspace, [peer], 1)
         received = algorithm.start_averaged(drawn("").to(job.device))

@@ -176,7 +176,7 @@ class WorkerPool:
         return worker
 
     def _launched(self, name: str, worker_end: Connection) -> BaseProcess:
-        """Start a process; a fork server that has been killed, as by a signal to the whole group, is started again."""
+        """Start a process, again if it or the fork server is killed meanwhile, as by a signal to the whole group."""
         for attempt in range(1, _LAUNCHES_MAX + 1):
             process: BaseProcess = self._context.Process(  # type: ignore[attr-defined]
                 target=worker_process.worker_main,
@@ -187,7 +187,7 @@ class WorkerPool:
             try:
                 with _script_hidden():
                     process.start()
-            except ConnectionError:
+            except (ConnectionError, EOFError):
                 if attempt == _LAUNCHES_MAX:
                     raise
             else:

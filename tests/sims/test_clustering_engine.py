@@ -48,6 +48,7 @@ ALGORITHM = parse_choice("partial-averaging")
 PAIR = {"neurons": {"input": "all", "hidden1": 8, "output": "all"}, "members": ["peer1", "peer2"]}
 FREE = {"neurons": {"hidden1": 4}, "members": "alike,after=6"}
 KIN = {"depends_on": ["everyone"], "neurons": {"hidden1": 4}}
+LINE = "edges:peer1-peer2+peer2-peer3+peer3-peer4+peer4-peer5+peer5-peer6"
 ONE_ORDER = "blocks:60,shuffle=true,test=50"
 SWAPPED = f"{ONE_ORDER}/swap:8+9,on=1-3/swap:6+7,on=1-3/swap:4+5,on=1-3"
 
@@ -117,6 +118,16 @@ def test_until_then_it_is_the_global_model_alone_on_fewer_examples() -> None:
         outputs = torch.from_numpy(made.task.compared_PD[0])
         assert np.allclose(running._comparisons[0].summed_PS, apart_Pn[:, outputs].numpy())
         assert len(outputs) == 8 * 10 + 10  # from the global hidden neurons into the outputs, and the outputs' biases
+
+
+def test_a_graph_of_the_models_own_fits_groups_that_are_smaller() -> None:
+    everyone, kin = options().partial_models["everyone"], {**KIN, "members": "alike,after=6"}
+    made = AssigningEngine(
+        options(partial_models={"everyone": everyone, "kin": {**kin, "gossip": {"topology": "k-regular:4"}}})
+    )
+    peers = made.world.peers
+    averaging = made.engine._engine_under(made.world.federation.decided("kin", (peers[:3], peers[3:])))._averaging
+    assert [averaging[name].overlay.union.number_of_edges() for name in ("everyone", "kin1", "kin2")] == [6, 3, 3]
 
 
 def test_where_nobody_differs_it_does_no_harm() -> None:
@@ -276,7 +287,8 @@ def test_what_is_gained_is_judged_by_what_a_peer_usually_misses() -> None:
         ),
         ({"learning__rounds": 6}, "after = 6 and there are 6 rounds"),
         ({"gossip__drift": 0.1}, "leave out gossip.drift"),
-        ({"gossip__topology": "edges:peer1-peer2+peer2-peer3+peer3-peer4+peer4-peer5+peer5-peer6"}, "another topology"),
+        ({"gossip__topology": LINE}, "another topology"),
+        ({"partial_models__kin": {**FREE, "gossip": {"topology": LINE}}}, "another topology"),
         ({"simulation__split": "blocks:1,test=50"}, "two or more"),
         ({"partial_models__kin": {"members": "alike,after=0"}}, "after = 0"),
     ],

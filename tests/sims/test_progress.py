@@ -138,6 +138,13 @@ def test_of_several_at_once_the_counts_are_true_whoever_dies() -> None:
     assert any(line.endswith("runs: 1 finished, 1 running, 2 waiting") for line in written)
 
 
+def test_a_device_that_does_the_work_has_no_workers() -> None:
+    begun = next(events())
+    assert isinstance(begun, SimulationStarted)
+    assert ", 30 rounds, 2 workers on cpu; run " in ProgressTable().start(begun)
+    assert ", 30 rounds, on cuda; run " in ProgressTable().start(replace(begun, workers=0, device="cuda"))
+
+
 def test_a_dead_worker_is_named() -> None:
     told = WorkerReplaced(worker="worker2", reason="killed by signal 9", method="local", seed=0, round=3)
     assert "worker2 died (killed by signal 9) in round 3" in lines(iter([told]), 0)[0]

@@ -145,11 +145,14 @@ def test_an_interrupted_run_is_carried_on_by_the_same_call(tmp_path: Path, capsy
 
 
 def test_a_run_is_not_carried_on_with_other_settings(tmp_path: Path) -> None:
+    sliced = {**SETTINGS, "partial_models": {"part": {"neurons": "all"}}}
     with pytest.raises(KeyboardInterrupt):
-        simulated(tmp_path, seeded(Net), on_event=interrupt_after(1), workers=1)
-    longer = {**SETTINGS, "learning": {**SETTINGS["learning"], "rounds": 9}}
+        simulated(tmp_path, seeded(Net), federation=sliced, on_event=interrupt_after(1), workers=1)
+    longer = {**sliced, "learning": {**SETTINGS["learning"], "rounds": 9}}
     with pytest.raises(RunError, match=r"begun with other settings: learning.rounds is 9 and was 4$"):
         simulated(tmp_path, seeded(Net), federation=longer, resume="last")
+    with pytest.raises(RunError, match=r'partial_models.part.neurons is null and was "all"'):
+        simulated(tmp_path, seeded(Net), resume="last")
     with pytest.raises(RunError, match="there is no run"):
         simulated(tmp_path, seeded(Net), resume="nothing")
 

@@ -499,6 +499,19 @@ def test_a_mistake_of_one_of_several_algorithms_names_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("engine", "method", "words"),
+    [
+        ("network", "virtual,exponent=n/N", "unknown here; write 1/K"),
+        ("vector", "virtual,beta=13", "steps overshoot"),  # for the peers with the fewest examples
+    ],
+)
+def test_what_an_algorithm_cannot_learn_from_is_found_before_a_run(engine: EngineName, method: str, words: str) -> None:
+    options = replace(request(simulation__split="dirichlet:0.5"), engine=engine, methods=(parse_choice(method),))
+    with pytest.raises(AlgorithmError, match=words):
+        prepare_simulation(options)
+
+
+@pytest.mark.parametrize(
     ("settings", "methods", "words"),
     [
         ({"learning__participation": 0.5}, ["local", "full-averaging"], ["participation 0.5"]),

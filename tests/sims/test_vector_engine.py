@@ -260,14 +260,17 @@ def test_a_worker_killed_twice_is_named_and_replaced_and_the_result_is_the_same(
 
 
 def test_a_fork_server_that_is_being_killed_with_its_workers_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A signal to the whole group of processes reaches the fork server, too: for a moment it refuses connections."""
+    """A signal to the whole group of processes reaches the fork server, too: for a moment it refuses connections.
+
+    If it had accepted one, or the signal reaches the process that it has just forked, no process id arrives.
+    """
     made = world(federation())
     undisturbed = played(made, workers=2)
-    connect, refusals = forkserver.connect_to_new_process, iter([True, True])
+    connect, refusals = forkserver.connect_to_new_process, iter([ConnectionRefusedError, EOFError])
 
     def connecting(fds: list[int]) -> tuple[int, int]:
-        if next(refusals, False):
-            raise ConnectionRefusedError
+        if (refusal := next(refusals, None)) is not None:
+            raise refusal
         return connect(fds)
 
     with engine(made, workers=2) as running:

@@ -185,7 +185,7 @@ def test_one_line_replays_the_faults(seed: int) -> None:
 
 
 def test_a_liar_is_a_fault_like_others() -> None:
-    faults = faults_from("liar:2,lies=life+verdict,at=5,for=10/liar:1", PEERS)
+    faults = faults_from("liar:2,lies=life+verdict,at=5,for=10/liar:1/kill:1,at=99,for=9/cut:1,at=101,for=9", PEERS)
     assert faults.liars[0] == Lying(200.0, 600.0, PEERS[1], ("life", "verdict"))
     assert set(faults.liars[1].lies) == set(LIES), "in all ways"
     assert parse_faults(faults.line()) == faults
@@ -195,6 +195,7 @@ def test_a_liar_is_a_fault_like_others() -> None:
     spans = timeline.to_json()["faults"]
     assert {"begin": 5.0, "end": 15.0, "text": f"{PEERS[1]} lies (life, verdict)"} in spans
     assert {"begin": 5.0, "end": 100.0, "text": f"{PEERS[0]} lies ({len(LIES)} lies)"} in spans
+    assert spans[2:] == [{"begin": 99.0, "end": 100.0, "text": f"{PEERS[0]}: kill"}], "the run was over before the cut"
     with pytest.raises(ChoiceError, match="there is no lie"):
         faults_from("liar:2,lies=live", PEERS)
 

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 
+from fedpeer.config.choice import parse_choice
 from fedpeer.config.federation import Federation
 from fedpeer.sims.processes import settling
 from fedpeer.sims.processes.process_pool import ProcessPool, _end
 from fedpeer.sims.processes.settling import HOST, free_ports
 from fedpeer.sims.processes.watch import WARNINGS_MAX, JsonLinesReader, Watched, slowest
 from fedpeer.sims.vector.pool import EngineError
+from tests.sims import worlds
 
 
 def row(round: int, accuracy: float | None = None, loss: float | None = None, weight: float = 1.0) -> dict[str, Any]:
@@ -39,6 +41,8 @@ def test_lines_are_given_once_and_whole(tmp_path: Path) -> None:
     assert lines.new() == []
     append(path, ': 2}\n{"a": 3, {"a": 4}\n[5]\n{"a": 6}\n')  # one line was cut off by a kill, one is not an object
     assert lines.new() == [{"a": 2}, {"a": 6}]
+    path.write_text('{"b": 1}\n')  # as a log that has become too long
+    assert lines.new() == [{"b": 1}]
 
 
 def test_of_a_round_that_was_done_again_the_later_row_counts(tmp_path: Path) -> None:
@@ -127,6 +131,15 @@ def test_last_words_are_no_warnings(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_peers_read_the_settings_of_their_simulation(settings: dict[str, Any]) -> None:
     given = Federation.model_validate(settings)
     assert Federation.model_validate(settling.written(given)).digest() == given.digest()
+
+
+def test_identities_that_take_too_long_to_make_are_an_error_of_this_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(settling, "_INIT_S", 0.0)
+    made = worlds.world(worlds.federation(simulation__peers=2))
+    with pytest.raises(EngineError, match="took longer than 0 s"):
+        settling.settle(tmp_path / "made", made, parse_choice("local"), "cpu")
 
 
 def test_ports_are_free_for_peers_and_dashboards(monkeypatch: pytest.MonkeyPatch) -> None:
