@@ -28,7 +28,7 @@ import torch
 from torch import Tensor
 from xxhash import xxh3_64
 
-from fedpeer.gossip.limits import REST_BELOW, REST_BELOW_MUTUAL, UNDER_WAY_MAX
+from fedpeer.gossip.limits import REST_BELOW, REST_BELOW_SYNCHRONOUS, UNDER_WAY_MAX
 from fedpeer.gossip.limits import WINDOW as WINDOW
 from fedpeer.gossip.mass import Mass
 from fedpeer.gossip.proofs import Signed
@@ -139,12 +139,13 @@ def resting(channel: Outgoing) -> bool:
     return len(channel.open) >= WINDOW
 
 
-def exhausted(held: Mass, start_weight: float, *, mutual: bool = False) -> bool:
+def exhausted(held: Mass, start_weight: float, *, synchronous: bool = False) -> bool:
     """Return whether a peer that started with this weight rests all its channels until it has received a share.
 
-    `mutual`: the peer gives shares only to neighbors that give it one in return.
+    Args:
+        synchronous: whether neighbors wait for its shares.
     """
-    return float(held.weight) < (REST_BELOW_MUTUAL if mutual else REST_BELOW) * start_weight
+    return float(held.weight) < (REST_BELOW_SYNCHRONOUS if synchronous else REST_BELOW) * start_weight
 
 
 def overdrawn(held: Mass, channels: Iterable[Outgoing]) -> bool:

@@ -391,7 +391,7 @@ def _open(state: NodeState, rounds: RoundProgress, repeats: Retransmissions, gro
     # If averagings start with a weight of their own, a peer is exhausted for at most one of them; and if weights differ
     # widely, a peer with a large start weight comes down to the mean, which may be a small part of that.
     start_weight, both_ways = state.durable.rules.start_weight, mutual(state, group)
-    drained = anew is None and exhausted(holding.held, start_weight, mutual=both_ways)
+    drained = anew is None and exhausted(holding.held, start_weight, synchronous=True)
     excluded = _excluded(state, rounds, group, {*plan.to, *plan.expect})
     absent = _absent(state, group, excluded) if policy.drift is not None and exchange == 0 else None
     # A peer that is back may be far away although nobody has moved: each side averaged without the other.

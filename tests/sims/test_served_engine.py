@@ -22,7 +22,6 @@ from fedpeer.algorithms.leaves import leaves_of
 from fedpeer.algorithms.privacy import epsilon
 from fedpeer.algorithms.servers.models import Local
 from fedpeer.cli.results import private
-from fedpeer.config.problems import ConfigError
 from fedpeer.config.settings import EngineName
 from fedpeer.sims import api
 from fedpeer.sims.vector.pool import Stopped
@@ -326,12 +325,6 @@ def test_what_an_algorithm_cannot_do_is_said_before_a_run(
     with pytest.raises(AlgorithmError, match=words):
         api.simulate(federation=settings, methods=(algorithm,), out=tmp_path)
     assert not list(tmp_path.iterdir())
-
-
-def test_engines_that_do_not_keep_examples_back_say_so(tmp_path: Path) -> None:
-    settings = federation(simulation__validation=0.2).model_dump(mode="json")
-    with pytest.raises(ConfigError, match=r"simulation\.validation"):
-        api.simulate(federation=settings, methods=("local",), engine="network", out=tmp_path)
 
 
 def test_updates_that_are_no_numbers_are_left_out_and_told() -> None:
