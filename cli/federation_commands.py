@@ -6,9 +6,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -70,6 +71,7 @@ def invite_command(
     seconds = _seconds(expires, problems)
     known = _models(folder / "federation.yaml", models, problems)
     start = _start(folder)
+    _reached(folder / "federation.yaml", authority.roster, peer, known, problems)
     place = invited_at(authority.roster, peer, address, listen, host, problems)
     if place is None or problems:
         raise ConfigError("the command line", problems, ", so nobody was invited")
@@ -109,7 +111,6 @@ def join_command(
 
     The private key never leaves this machine. If the command is stopped halfway, run it again.
     """
-    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.cli.peer_options import data_of, host_of, joined_peer, listens_at, local
     from fedpeer.peer.runtime.contract_file import contract_file, write_contract
     from fedpeer.peer.runtime.enrolment import NotAdmittedError, confirm, fetch_model
@@ -153,7 +154,7 @@ def join_command(
     if data is None:
         print(f"  Name its data in {file} (data: ...), then run")
     print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
-    _warn_of_code(load(ConfigSource.of_file(place / "federation.yaml"), roster=True), file)
+    _warn_of_code(_federation(place / "federation.yaml"), file)
 
 
 def revoke(
@@ -173,6 +174,10 @@ def revoke(
     left = len(roster.entries)
     print(f"{peer} has been removed: roster {roster.number} has {left} peer{'s' * (left != 1)}.", flush=True)
     print("\n".join(delivery_lines(asyncio.run(announce(authority, roster)))))
+    with contextlib.suppress(ConfigError):  # the peer is removed, whatever is wrong with the file
+        for why in _apart(_federation(folder / "federation.yaml"), {each.id: each.models for each in roster.entries}):
+            text = f"{why}. Change them by fedpeer update while peers are running: none can be started again with them."
+            print(wrapped(f"\nThe federation file's own edges do not suit that: {text}"))
 
 
 def delivery_lines(delivered: Mapping[str, str], file: str = "roster.json") -> list[str]:
@@ -203,16 +208,63 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
     return seconds
 
 
+def _federation(file: Path) -> Federation:
+    from fedpeer.cli.config import ConfigSource, load
+
+    return load(ConfigSource.of_file(file), roster=True)
+
+
+def _reached(
+    file: Path, roster: Roster, peer: str, models: tuple[str, ...] | None, problems: list[ConfigProblem]
+) -> None:
+    """Add a problem if the federation file's own edges leave a new peer apart: no peer could start with its roster."""
+    federation, before = _federation(file), {entry.id: entry.models for entry in roster.entries}
+    if not any(_apart(federation, before)):
+        for why in _apart(federation, {**before, peer: models}):
+            text = f"{why} by fedpeer update, and then invite it"
+            problems.append(ConfigProblem((), text, "ID"))
+
+
+def _apart(federation: Federation, peers: Mapping[str, Sequence[str] | None]) -> Iterator[str]:
+    """Yield why the federation file's own edges do not connect the members of an averaging group.
+
+    Args:
+        peers: the partial models that each peer of a roster implements; None: by the federation file.
+    """
+    slices = [model.gossip.topology for model in federation.partial_models.values() if model.gossip is not None]
+    if not any(topology is not None and topology.name == "edges" for topology in (federation.gossip.topology, *slices)):
+        return
+    import numpy as np
+
+    from fedpeer.config.choice import bind_settings
+    from fedpeer.config.methods import method_of
+    from fedpeer.config.settings import PartialModelSettings, SliceGossipSettings
+    from fedpeer.learning.groups import enrolled  # imports torch
+    from fedpeer.topology.graphs import GRAPHS, TopologyError
+
+    method, gossip = method_of(federation.learning.algorithm), federation.gossip
+    models = enrolled(federation, peers).partial_models if method.sharing == "partial models" else {}
+    for name, model in (models or {"everyone": PartialModelSettings()}).items():
+        own = model.gossip or SliceGossipSettings()
+        topology, led = own.topology or gossip.topology, (own.protocol or gossip.protocol) == "coordinator"
+        if not method.averages or led or topology.name != "edges":
+            continue
+        members = [*peers] if isinstance(model.members, str) else model.members
+        try:
+            GRAPHS["edges"](members, np.random.default_rng(0), **bind_settings(topology, GRAPHS["edges"]))
+        except TopologyError as error:
+            yield f'in the averaging group "{name}" {error}'
+
+
 def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:
     """Return the partial models that a new peer implements, or None.
 
     Each must be in the federation file, and so must those on which it depends be among them: no peer could start with a
     roster in which one is missing.
     """
-    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.slicing.models import ModelGraph
 
-    graph = ModelGraph(load(ConfigSource.of_file(file), roster=True).models())
+    graph = ModelGraph(_federation(file).models())
     if written is None:
         return None
     names = tuple(name.strip() for name in written.split(","))
@@ -228,19 +280,17 @@ def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> t
 
 def _start(folder: Path) -> Path | None:
     """Return the file of the federation's start model, which the new peer needs too, or None."""
-    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.learning.anchors import located, start_file
 
-    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml"), roster=True))
+    path = start_file(_federation(folder / "federation.yaml"))
     return None if path is None or not located(path, folder).is_file() else located(path, folder)
 
 
 def _put_model(folder: Path) -> None:
     """Move the fetched start model to the path in the federation file, if that is inside the peer's folder."""
-    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.learning.anchors import located, start_file
 
-    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml"), roster=True))
+    path = start_file(_federation(folder / "federation.yaml"))
     place = folder.resolve() if path is None else located(path, folder)
     if place != folder.resolve() and place.is_relative_to(folder.resolve()) and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -529,6 +529,20 @@ def test_who_was_admitted_and_has_no_folder_yet_joins_by_the_same_line(
     assert not [*tmp_path.glob(".peer5-*")]
 
 
+def test_own_edges_have_to_reach_whoever_is_invited_and_all_who_are_left(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    """With a roster that they do not connect no peer can be started."""
+    (tmp_path / "mine.yaml").write_text("gossip: {topology: edges:a-b+b-c}\nsimulation: {peers: 3}\n")
+    made = fedpeer("init", "wards", "--peers", "a,b,c", "--federation", "mine.yaml", "--port", "1")
+    assert made.code == 0, made.err
+    invited = fedpeer("invite", "d", "--address", "https://127.0.0.1:9", "--in", "wards")
+    assert invited.code == 2
+    assert "(a, b, c); (d); add edges between them by fedpeer update, and then invite it" in one_line(invited.err)
+    removed = fedpeer("revoke", "b", "--in", "wards")
+    assert removed.code == 0, removed.err
+    assert "the edges leave 2 peers in 2 parts: (a); (c)" in one_line(removed.out)
+    assert "edges" not in fedpeer("revoke", "c", "--in", "wards").out
+
+
 def test_a_new_peer_implements_what_its_partial_models_depend_on(tmp_path: Path) -> None:
     """A roster without that leaves no peer able to start."""
     (tmp_path / "federation.yaml").write_text(
