@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import re
+import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -153,7 +154,7 @@ def join_command(
     print(f'{invitation.peer} is now a member of "{admission.roster.federation}". Its folder is {place}.\n')
     if data is None:
         print(f"  Name its data in {file} (data: ...), then run")
-    print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
+    print(f"  fedpeer config check {shlex.quote(str(file))}\n  fedpeer start --config {shlex.quote(str(file))}")
     _warn_of_code(_federation(place / "federation.yaml"), file)
 
 

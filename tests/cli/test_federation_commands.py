@@ -75,6 +75,12 @@ def test_what_init_says_fits_the_screen_and_names_the_next_command(fedpeer: Fedp
     assert "fedpeer start --config peer2/peer2.yaml" in there
 
 
+def test_a_folder_with_a_blank_is_quoted_in_the_next_command(fedpeer: Fedpeer) -> None:
+    made = fedpeer("init", "two wards", "--hosts", "127.0.0.1,10.0.0.5").out
+    assert "peer1: fedpeer start --config 'two wards/peer1/peer1.yaml'" in made
+    assert "peer2: scp -rp 'two wards/peer2' 10.0.0.5:" in made
+
+
 def test_ports_that_other_programs_hold_are_named(fedpeer: Fedpeer) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
