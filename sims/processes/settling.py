@@ -14,11 +14,9 @@ import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
 
 from fedpeer.config.address import Endpoint, PeerUrl
 from fedpeer.config.choice import Choice
-from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import DashboardSettings, DataSettings, IdentitySettings, PeerFile
 from fedpeer.config.rules import used_by
 from fedpeer.sims.ends import how_ended
@@ -54,8 +52,8 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
     gossip = world.federation.gossip.model_copy(update={"tick": tick_of(world)})
     federation = used_by(method, world.federation).model_copy(update={"gossip": gossip, "seed": world.seed})
     file = folder / "federation.yaml"
-    written = _set_keys(federation.model_dump(mode="json"), Federation().model_dump(mode="json"))
-    file.write_text(json.dumps(written, indent=2), encoding="utf-8")
+    # Every setting is written: a default follows from the data and from other settings, and may be another one there.
+    file.write_text(json.dumps(federation.model_dump(mode="json"), indent=2), encoding="utf-8")
     first, made = free_ports(len(world.peers)), folder / "peers"
     words = ["init", str(made), "--federation", str(file), "--peers", ",".join(world.peers), "--port", str(first)]
     outcome = subprocess.run(
@@ -87,16 +85,6 @@ def settle(folder: Path, world: World, method: Choice, device: str, *, code: Seq
         )
         files[peer].write_text(json.dumps(own.model_dump(mode="json", exclude_none=True), indent=2), encoding="utf-8")
     return files
-
-
-def _set_keys(settings: dict[str, Any], default: dict[str, Any]) -> dict[str, Any]:
-    """Return the settings that differ from the defaults: only a default, if left out, adapts to few peers."""
-    inner = {
-        key: _set_keys(value, default[key]) if isinstance(value, dict) and isinstance(default.get(key), dict) else value
-        for key, value in settings.items()
-        if key not in default or value != default[key]
-    }
-    return {key: value for key, value in inner.items() if value is not None and value != {}}
 
 
 def tick_of(world: World) -> float:
