@@ -81,18 +81,19 @@ def invite_command(
         print(f"Run this on the machine of {peer}, once, within {expires}:\n\nfedpeer join {token}\n")
         print(wrapped(f"Whoever has the token can join as {peer}. Waiting; Ctrl-C withdraws it."), flush=True)
 
-    async def work() -> tuple[Roster, bool, Mapping[str, str]]:
-        url, own, reached = place
-        roster, arrived = await wait_for(authority, peer, str(url), known, str(own), reached, seconds, show, start)
-        from fedpeer.peer.runtime.announce import announce  # imports torch, for which the token need not wait
-
-        return roster, arrived, await announce(authority, roster, without=peer)
-
+    url, own, reached = place
     try:
-        roster, arrived, delivered = asyncio.run(work())
+        roster, arrived = asyncio.run(
+            wait_for(authority, peer, str(url), known, str(own), reached, seconds, show, start)
+        )
     except KeyboardInterrupt:
-        print(f"\nWithdrawn; roster.json shows whether {peer} has joined already.", file=sys.stderr)
-        return EXIT_STOPPED
+        roster, arrived = authority.roster, False
+        if peer not in roster.by_id:
+            print("\nWithdrawn.", file=sys.stderr)
+            return EXIT_STOPPED
+    from fedpeer.peer.runtime.announce import announce  # imports torch, for which the token need not wait
+
+    delivered = asyncio.run(announce(authority, roster, without=peer))
     print(f"\n{peer} has joined: roster {roster.number} has {len(roster.entries)} peers.")
     if not arrived:
         text = f"Its machine has not confirmed that. If its folder is not there, run  fedpeer revoke {peer}  and invite"

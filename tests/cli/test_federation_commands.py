@@ -25,12 +25,13 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.settings import TABLE_LEARNING
+from fedpeer.peer.runtime import announce as announcing
 from fedpeer.peer.runtime import enrolment, peer_folder
-from fedpeer.peer.runtime.authority import open_authority
+from fedpeer.peer.runtime.authority import Authority, change_roster, open_authority
 from fedpeer.peer.runtime.certificates import pem, request
 from fedpeer.peer.runtime.identity import examine_identity
 from fedpeer.peer.runtime.invitation import Admission, Invitation, Token, read_admission
-from fedpeer.peer.wire.roster import Roster, from_bytes
+from fedpeer.peer.wire.roster import Roster, RosterEntry, admit, from_bytes
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
 from tests.ipv6 import needs_ipv6
@@ -420,6 +421,30 @@ def test_ctrl_c_withdraws_an_invitation(fedpeer: Fedpeer, tmp_path: Path) -> Non
     assert "Withdrawn" in said
     assert fedpeer("join", token).code == 2
     assert roster_in(tmp_path / "wards").number == 1
+
+
+def test_ctrl_c_after_the_admission_withdraws_nothing_and_the_others_are_told(
+    fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new peer may not have confirmed it, and the others reject it until they have its roster."""
+    told = list[Roster]()
+
+    async def admitting(authority: Authority, peer: str, url: str, *_: object) -> None:
+        entry = RosterEntry(id=peer, key=bytes(32), address=url, models=None)
+        change_roster(authority, lambda before, key: admit(before, entry, key))
+        raise KeyboardInterrupt
+
+    async def telling(_: Authority, roster: Roster, **__: object) -> dict[str, str]:
+        told.append(roster)
+        return {}
+
+    monkeypatch.setattr(enrolment, "invite", admitting)
+    monkeypatch.setattr(announcing, "announce", telling)
+    fedpeer("init", "wards", "--peers", "1")
+    found = fedpeer("invite", "peer5", "--address", "https://127.0.0.1:7405", "--in", "wards")
+    assert "peer5 has joined: roster 2 has 2 peers" in found.out, found.err
+    assert "has not confirmed" in one_line(found.out)
+    assert [roster.number for roster in told] == [2]
 
 
 @pytest.mark.slow
