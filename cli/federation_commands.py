@@ -23,8 +23,10 @@ from fedpeer.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from fedpeer.config.federation import Federation
+    from fedpeer.peer.runtime.authority import Authority
     from fedpeer.peer.runtime.invitation import Token
     from fedpeer.peer.wire.roster import Roster
+    from fedpeer.peer.wire.signed_contract import SignedContract
 
 #: Longest time that an invitation is open, in s: a week, as a secret should not wait longer in a mailbox.
 _EXPIRES_MAX = 7 * 24 * 3600
@@ -91,9 +93,7 @@ def invite_command(
         if peer not in roster.by_id:
             print("\nWithdrawn.", file=sys.stderr)
             return EXIT_STOPPED
-    from fedpeer.peer.runtime.announce import announce  # imports torch, for which the token need not wait
-
-    delivered = asyncio.run(announce(authority, roster, without=peer))
+    delivered = sent(authority, roster, without=peer)
     print(f"\n{peer} has joined: roster {roster.number} has {len(roster.entries)} peers.")
     if not arrived:
         text = f"Its machine has not confirmed that. If its folder is not there, run  fedpeer revoke {peer}  and invite"
@@ -167,7 +167,6 @@ def revoke(
 
     Run it where the authority's key is.
     """
-    from fedpeer.peer.runtime.announce import announce
     from fedpeer.peer.runtime.authority import change_roster, open_authority
     from fedpeer.peer.wire.roster import expel
 
@@ -175,11 +174,26 @@ def revoke(
     roster = change_roster(authority, lambda old, key: expel(old, peer, key))
     left = len(roster.entries)
     print(f"{peer} has been removed: roster {roster.number} has {left} peer{'s' * (left != 1)}.", flush=True)
-    print("\n".join(delivery_lines(asyncio.run(announce(authority, roster)))))
+    print("\n".join(delivery_lines(sent(authority, roster))))
     with contextlib.suppress(ConfigError):  # the peer is removed, whatever is wrong with the file
         for why in _apart(_federation(folder / "federation.yaml"), {each.id: each.models for each in roster.entries}):
             text = f"{why}. Change them by fedpeer update while peers are running: none can be started again with them."
             print(wrapped(f"\nThe federation file's own edges do not suit that: {text}"))
+
+
+def sent(
+    authority: Authority, roster: Roster, *, without: str = "", contract: SignedContract | None = None
+) -> Mapping[str, str]:
+    """Send a signed roster, or contract, to the peers except `without`; return for each "", or why it did not get it.
+
+    Ctrl-C ends the sending, but what is signed holds: no other command would send it.
+    """
+    from fedpeer.peer.runtime.announce import announce  # imports torch
+
+    try:
+        return asyncio.run(announce(authority, roster, without=without, contract=contract))
+    except KeyboardInterrupt:
+        return {entry.id: "stopped before it answered" for entry in roster.entries if entry.id != without}
 
 
 def delivery_lines(delivered: Mapping[str, str], file: str = "roster.json") -> list[str]:

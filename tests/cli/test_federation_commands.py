@@ -446,6 +446,14 @@ def test_ctrl_c_after_the_admission_withdraws_nothing_and_the_others_are_told(
     assert "has not confirmed" in one_line(found.out)
     assert [roster.number for roster in told] == [2]
 
+    async def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(announcing, "announce", stopped)
+    removed = one_line(fedpeer("revoke", "peer5", "--in", "wards").out)
+    assert "peer5 has been removed: roster 3" in removed
+    assert "Copy roster.json into the folder of one running peer" in removed
+
 
 @pytest.mark.slow
 def test_a_folder_that_is_there_is_not_joined_over_and_the_token_stays_good(fedpeer: Fedpeer, tmp_path: Path) -> None:
