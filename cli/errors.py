@@ -6,6 +6,7 @@ user; `is_users_mistake` separates them from bugs in fedpeer, whose traceback go
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import sys
@@ -54,17 +55,24 @@ _TEMPORARY = {
 }
 
 
+#: Errors of a disk that is full, over a quota or read-only.
+_OF_DISKS = {getattr(errno, name) for name in ("ENOSPC", "EDQUOT", "EROFS") if hasattr(errno, name)}
+
+
 def is_users_mistake(error: BaseException) -> bool:
     """Return whether the message of this exception is a finished sentence for the user."""
     return isinstance(error, ConfigError) or bool(_names(error) & _USERS_MISTAKES)
 
 
 def temporary(error: BaseException) -> str:
-    """Return a sentence about an error that may pass by itself (port in use, too little memory), or ""."""
+    """Return a sentence about an error that may pass (port in use, full disk, too little memory), or ""."""
     from fedpeer.peer.runtime.transient import short_of_memory
 
     if _names(error) & _TEMPORARY:
         return str(error)
+    if isinstance(error, OSError) and error.errno in _OF_DISKS:
+        place = "the disk" if error.filename is None else os.fsdecode(error.filename)
+        return f"{place}: {error.strerror}; make room there, or let it be written, and run the same command again"
     if short_of_memory(error):
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         return f"there is too little memory ({reason}); free some, or allow this process more, and start again"

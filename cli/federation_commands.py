@@ -6,9 +6,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
+import shlex
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -21,8 +23,10 @@ from fedpeer.exit_codes import EXIT_STOPPED
 
 if TYPE_CHECKING:
     from fedpeer.config.federation import Federation
+    from fedpeer.peer.runtime.authority import Authority
     from fedpeer.peer.runtime.invitation import Token
     from fedpeer.peer.wire.roster import Roster
+    from fedpeer.peer.wire.signed_contract import SignedContract
 
 #: Longest time that an invitation is open, in s: a week, as a secret should not wait longer in a mailbox.
 _EXPIRES_MAX = 7 * 24 * 3600
@@ -70,6 +74,7 @@ def invite_command(
     seconds = _seconds(expires, problems)
     known = _models(folder / "federation.yaml", models, problems)
     start = _start(folder)
+    _reached(folder / "federation.yaml", authority.roster, peer, known, problems)
     place = invited_at(authority.roster, peer, address, listen, host, problems)
     if place is None or problems:
         raise ConfigError("the command line", problems, ", so nobody was invited")
@@ -78,18 +83,17 @@ def invite_command(
         print(f"Run this on the machine of {peer}, once, within {expires}:\n\nfedpeer join {token}\n")
         print(wrapped(f"Whoever has the token can join as {peer}. Waiting; Ctrl-C withdraws it."), flush=True)
 
-    async def work() -> tuple[Roster, bool, Mapping[str, str]]:
-        url, own, reached = place
-        roster, arrived = await wait_for(authority, peer, str(url), known, str(own), reached, seconds, show, start)
-        from fedpeer.peer.runtime.announce import announce  # imports torch, for which the token need not wait
-
-        return roster, arrived, await announce(authority, roster, without=peer)
-
+    url, own, reached = place
     try:
-        roster, arrived, delivered = asyncio.run(work())
+        roster, arrived = asyncio.run(
+            wait_for(authority, peer, str(url), known, str(own), reached, seconds, show, start)
+        )
     except KeyboardInterrupt:
-        print(f"\nWithdrawn; roster.json shows whether {peer} has joined already.", file=sys.stderr)
-        return EXIT_STOPPED
+        roster, arrived = authority.roster, False
+        if peer not in roster.by_id:
+            print("\nWithdrawn.", file=sys.stderr)
+            return EXIT_STOPPED
+    delivered = sent(authority, roster, without=peer)
     print(f"\n{peer} has joined: roster {roster.number} has {len(roster.entries)} peers.")
     if not arrived:
         text = f"Its machine has not confirmed that. If its folder is not there, run  fedpeer revoke {peer}  and invite"
@@ -109,7 +113,6 @@ def join_command(
 
     The private key never leaves this machine. If the command is stopped halfway, run it again.
     """
-    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.cli.peer_options import data_of, host_of, joined_peer, listens_at, local
     from fedpeer.peer.runtime.contract_file import contract_file, write_contract
     from fedpeer.peer.runtime.enrolment import NotAdmittedError, confirm, fetch_model
@@ -152,8 +155,8 @@ def join_command(
     print(f'{invitation.peer} is now a member of "{admission.roster.federation}". Its folder is {place}.\n')
     if data is None:
         print(f"  Name its data in {file} (data: ...), then run")
-    print(f"  fedpeer config check {file}\n  fedpeer start --config {file}")
-    _warn_of_code(load(ConfigSource.of_file(place / "federation.yaml"), roster=True), file)
+    print(f"  fedpeer config check {shlex.quote(str(file))}\n  fedpeer start --config {shlex.quote(str(file))}")
+    _warn_of_code(_federation(place / "federation.yaml"), file)
 
 
 def revoke(
@@ -164,7 +167,6 @@ def revoke(
 
     Run it where the authority's key is.
     """
-    from fedpeer.peer.runtime.announce import announce
     from fedpeer.peer.runtime.authority import change_roster, open_authority
     from fedpeer.peer.wire.roster import expel
 
@@ -172,7 +174,26 @@ def revoke(
     roster = change_roster(authority, lambda old, key: expel(old, peer, key))
     left = len(roster.entries)
     print(f"{peer} has been removed: roster {roster.number} has {left} peer{'s' * (left != 1)}.", flush=True)
-    print("\n".join(delivery_lines(asyncio.run(announce(authority, roster)))))
+    print("\n".join(delivery_lines(sent(authority, roster))))
+    with contextlib.suppress(ConfigError):  # the peer is removed, whatever is wrong with the file
+        for why in _apart(_federation(folder / "federation.yaml"), {each.id: each.models for each in roster.entries}):
+            text = f"{why}. Change them by fedpeer update while peers are running: none can be started again with them."
+            print(wrapped(f"\nThe federation file's own edges do not suit that: {text}"))
+
+
+def sent(
+    authority: Authority, roster: Roster, *, without: str = "", contract: SignedContract | None = None
+) -> Mapping[str, str]:
+    """Send a signed roster, or contract, to the peers except `without`; return for each "", or why it did not get it.
+
+    Ctrl-C ends the sending, but what is signed holds: no other command would send it.
+    """
+    from fedpeer.peer.runtime.announce import announce  # imports torch
+
+    try:
+        return asyncio.run(announce(authority, roster, without=without, contract=contract))
+    except KeyboardInterrupt:
+        return {entry.id: "stopped before it answered" for entry in roster.entries if entry.id != without}
 
 
 def delivery_lines(delivered: Mapping[str, str], file: str = "roster.json") -> list[str]:
@@ -203,16 +224,63 @@ def _seconds(text: str, problems: list[ConfigProblem]) -> float:
     return seconds
 
 
+def _federation(file: Path) -> Federation:
+    from fedpeer.cli.config import ConfigSource, load
+
+    return load(ConfigSource.of_file(file), roster=True)
+
+
+def _reached(
+    file: Path, roster: Roster, peer: str, models: tuple[str, ...] | None, problems: list[ConfigProblem]
+) -> None:
+    """Add a problem if the federation file's own edges leave a new peer apart: no peer could start with its roster."""
+    federation, before = _federation(file), {entry.id: entry.models for entry in roster.entries}
+    if not any(_apart(federation, before)):
+        for why in _apart(federation, {**before, peer: models}):
+            text = f"{why} by fedpeer update, and then invite it"
+            problems.append(ConfigProblem((), text, "ID"))
+
+
+def _apart(federation: Federation, peers: Mapping[str, Sequence[str] | None]) -> Iterator[str]:
+    """Yield why the federation file's own edges do not connect the members of an averaging group.
+
+    Args:
+        peers: the partial models that each peer of a roster implements; None: by the federation file.
+    """
+    slices = [model.gossip.topology for model in federation.partial_models.values() if model.gossip is not None]
+    if not any(topology is not None and topology.name == "edges" for topology in (federation.gossip.topology, *slices)):
+        return
+    import numpy as np
+
+    from fedpeer.config.choice import bind_settings
+    from fedpeer.config.methods import method_of
+    from fedpeer.config.settings import PartialModelSettings, SliceGossipSettings
+    from fedpeer.learning.groups import enrolled  # imports torch
+    from fedpeer.topology.graphs import GRAPHS, TopologyError
+
+    method, gossip = method_of(federation.learning.algorithm), federation.gossip
+    models = enrolled(federation, peers).partial_models if method.sharing == "partial models" else {}
+    for name, model in (models or {"everyone": PartialModelSettings()}).items():
+        own = model.gossip or SliceGossipSettings()
+        topology, led = own.topology or gossip.topology, (own.protocol or gossip.protocol) == "coordinator"
+        if not method.averages or led or topology.name != "edges":
+            continue
+        members = [*peers] if isinstance(model.members, str) else model.members
+        try:
+            GRAPHS["edges"](members, np.random.default_rng(0), **bind_settings(topology, GRAPHS["edges"]))
+        except TopologyError as error:
+            yield f'in the averaging group "{name}" {error}'
+
+
 def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:
     """Return the partial models that a new peer implements, or None.
 
     Each must be in the federation file, and so must those on which it depends be among them: no peer could start with a
     roster in which one is missing.
     """
-    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.slicing.models import ModelGraph
 
-    graph = ModelGraph(load(ConfigSource.of_file(file), roster=True).models())
+    graph = ModelGraph(_federation(file).models())
     if written is None:
         return None
     names = tuple(name.strip() for name in written.split(","))
@@ -228,19 +296,17 @@ def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> t
 
 def _start(folder: Path) -> Path | None:
     """Return the file of the federation's start model, which the new peer needs too, or None."""
-    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.learning.anchors import located, start_file
 
-    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml"), roster=True))
+    path = start_file(_federation(folder / "federation.yaml"))
     return None if path is None or not located(path, folder).is_file() else located(path, folder)
 
 
 def _put_model(folder: Path) -> None:
     """Move the fetched start model to the path in the federation file, if that is inside the peer's folder."""
-    from fedpeer.cli.config import ConfigSource, load
     from fedpeer.learning.anchors import located, start_file
 
-    path = start_file(load(ConfigSource.of_file(folder / "federation.yaml"), roster=True))
+    path = start_file(_federation(folder / "federation.yaml"))
     place = folder.resolve() if path is None else located(path, folder)
     if place != folder.resolve() and place.is_relative_to(folder.resolve()) and not place.exists():
         place.parent.mkdir(parents=True, exist_ok=True)

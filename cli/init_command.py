@@ -186,18 +186,22 @@ def _next_commands(folder: Path, new: Sequence[NewPeer]) -> list[str]:
     shown = new[:_SHOWN_PEERS]
     if all(loopback(each.host) for each in new):
         lines = ["All peers are on this machine. Start each in a terminal of its own:", ""]
-        lines += [f"  fedpeer start --config {folder / each.id / each.id}.yaml" for each in shown]
+        lines += [f"  {_start(folder / each.id, each.id)}" for each in shown]
     else:
         lines = ["Copy each folder to its machine, and start the peer there:", ""]
         for each in shown:
-            start = f"fedpeer start --config {each.id}/{each.id}.yaml"
+            start = _start(Path(each.id), each.id)
             if loopback(each.host):
-                lines.append(f"  {each.id}: fedpeer start --config {folder / each.id / each.id}.yaml")
+                lines.append(f"  {each.id}: {_start(folder / each.id, each.id)}")
             elif each.listen == OUTBOUND:
                 lines.append(f"  {each.id}: copy {folder / each.id} to its machine; there: {start}")
             else:
                 lines += [
-                    f"  {each.id}: scp -rp {folder / each.id} {shlex.quote(f'{bracketed(each.host)}:')}",
+                    f"  {each.id}: {shlex.join(['scp', '-rp', str(folder / each.id), f'{bracketed(each.host)}:'])}",
                     f"  {'':<{len(each.id)}}  there: {start}",
                 ]
     return lines if len(new) == len(shown) else [*lines, f"  ... and so on, to {new[-1].id}"]
+
+
+def _start(folder: Path, peer: str) -> str:
+    return shlex.join(["fedpeer", "start", "--config", str(folder / f"{peer}.yaml")])

@@ -1,8 +1,8 @@
 """End of a command: its exit code, and the error message on standard error.
 
 Exit codes: 0 success; 2 a mistake of the user, reported on one screen without a traceback; 1 a bug in fedpeer, whose
-traceback goes to a file; 75 an error that may pass by itself, such as a port in use or too little memory; 130 after
-Ctrl-C.
+traceback goes to a file; 75 an error that may pass by itself, such as a port in use, a full disk or too little memory;
+130 after Ctrl-C.
 """
 
 from __future__ import annotations

@@ -63,9 +63,11 @@ def slices_command(
     if svg is not None:
         write_new_text(svg, slices_svg(found), option="--svg")
     console = Console()
-    for drawn in _drawing(found):
+    elsewhere = _elsewhere(request.federation.learning.algorithm)
+    for drawn in () if elsewhere else _drawing(found):
         console.print(drawn, highlight=False)
     for each in [
+        *elsewhere,
         *_frozen(networks),
         *(f"{text[0].upper()}{text[1:]}." for text in plan.unshared()),
         *_to_be_found(request.federation),
@@ -112,6 +114,18 @@ def _traced(choice: Choice | None, layers: tuple[int, ...]) -> NetworkMap:
     assert choice is not None, "a network whose layers are written has a name"
     build = NETWORKS[choice.name]
     return trace(build(layers[:1], layers[-1], **bind_settings(choice, build)), torch.zeros(2, layers[0]))
+
+
+def _elsewhere(algorithm: Choice) -> list[str]:
+    """Return a sentence about an algorithm that combines elsewhere what peers have learned, or nothing."""
+    from fedpeer.config.methods import method_of
+
+    method = method_of(algorithm)
+    if method.has_server:
+        return [f"{algorithm} has a server, which combines what peers send to it; they average no slices themselves."]
+    return (
+        [f"{algorithm} trains one network on the examples of all peers; there are no slices."] if method.pooled else []
+    )
 
 
 def _drawing(found: SliceDescription) -> list[RenderableType]:

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 import time
 from collections.abc import Iterator, Sequence
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeer.cli.errors import wrapped
-from fedpeer.cli.federation_commands import Folder, delivery_lines
+from fedpeer.cli.federation_commands import Folder, delivery_lines, sent
 from fedpeer.config.problems import ConfigError, ConfigProblem
 
 if TYPE_CHECKING:
@@ -47,7 +46,6 @@ def update(
     from fedpeer.config.contract import differences, overlaid, text_of
     from fedpeer.learning.anchors import anchored_federation
     from fedpeer.learning.wire_forms import succeeding
-    from fedpeer.peer.runtime.announce import announce
     from fedpeer.peer.runtime.authority import open_authority, sign_next
 
     authority = open_authority(folder)
@@ -69,8 +67,7 @@ def update(
     for each in differing:
         print(wrapped(f"  {each.words('now', 'then')} ({each.key.takes if each.key else ''})"))
     print()
-    reached = asyncio.run(announce(authority, authority.roster, contract=signed))
-    print("\n".join(delivery_lines(reached, "contract.json")))
+    print("\n".join(delivery_lines(sent(authority, authority.roster, contract=signed), "contract.json")))
 
 
 def _when(starts: int) -> str:

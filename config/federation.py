@@ -46,6 +46,9 @@ class Federation(FederationSettings):
         """Return a federation from settings that were checked when they were written, as in a run.
 
         Raises:
-            ValidationError: a setting that this release does not have, or one out of its range.
+            ConfigError: settings that this release does not have, or that are out of its range.
         """
-        return cls.model_validate(with_neutral(settings), context=UNCHECKED)
+        made, problems = typed(cls, with_neutral(settings))
+        if made is None or problems:
+            raise ConfigError("the stored federation", problems, ", since another release wrote it")
+        return made

@@ -1,4 +1,4 @@
-"""The settings of `federation.yaml` as types, with ranges, defaults, and the digest that two peers compare.
+"""The settings of `federation.yaml` as types, with ranges, defaults, and a digest by which people compare two files.
 
 Here are the limits of single settings. The limits of several settings together are in `rules.py`; `Federation`
 (`federation.py`) checks both. A setting that is a choice (`k-regular:4`) is kept as a `Choice`; the owner of the
@@ -597,9 +597,10 @@ class FederationSettings(Strict):
         return self.model_copy(update={"partial_models": {**rest, **found}})
 
     def digest(self) -> str:
-        """Return the BLAKE2b-256 digest, in hex, of the learning contract: everything but `simulation`.
+        """Return the BLAKE2b-256 digest, in hex, of everything but `simulation`.
 
-        Two peers compare it when they connect. It does not depend on the order of keys in the file.
+        `fedpeer config check` prints its beginning; peers compare contracts (`contract.py`). It does not depend on the
+        order of keys in the file.
         """
         return _digest(self.model_dump(mode="json", exclude={"simulation"}))
 

@@ -19,10 +19,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
-from pydantic import ValidationError
-
 from fedpeer.config.federation import Federation
 from fedpeer.config.methods import method_of
+from fedpeer.config.problems import ConfigError
 from fedpeer.config.rules import SPREAD, Combination
 from fedpeer.data.dataset import DataError
 from fedpeer.data.registry import describe_dataset
@@ -395,7 +394,7 @@ def _runs(folder: Path) -> Iterator[tuple[str, RunFolder]]:
         cell = run.read("cell")
         if cell is None or "asked" not in cell:  # an earlier version did not record it
             continue
-        with contextlib.suppress(ValidationError):  # made by a version with other settings
+        with contextlib.suppress(ConfigError):  # made by a version with other settings
             yield request_digest(SimulationRequest.from_json(cell["asked"])), run
 
 

@@ -44,6 +44,14 @@ def test_too_little_memory_is_known_by_whoever_says_it(greedy: Callable[[], obje
     assert not temporary(OSError(errno.EACCES, os.strerror(errno.EACCES)))
 
 
+@pytest.mark.parametrize("name", ["ENOSPC", "EROFS"])
+def test_a_disk_that_takes_nothing_is_no_mistake_of_ours(name: str) -> None:
+    number = getattr(errno, name)
+    said = temporary(OSError(number, os.strerror(number), "fedpeer-runs/1/metrics.jsonl"))
+    assert said.startswith(f"fedpeer-runs/1/metrics.jsonl: {os.strerror(number)}; make room there")
+    assert temporary(OSError(number, os.strerror(number))).startswith("the disk: ")
+
+
 @pytest.mark.parametrize("name", sorted(_USERS_MISTAKES))
 def test_every_exception_named_here_exists(name: str) -> None:
     module, _, kind = name.rpartition(".")

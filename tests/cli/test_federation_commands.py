@@ -25,12 +25,13 @@ from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
 from fedpeer.config.problems import ConfigProblem
 from fedpeer.config.settings import TABLE_LEARNING
+from fedpeer.peer.runtime import announce as announcing
 from fedpeer.peer.runtime import enrolment, peer_folder
-from fedpeer.peer.runtime.authority import open_authority
+from fedpeer.peer.runtime.authority import Authority, change_roster, open_authority
 from fedpeer.peer.runtime.certificates import pem, request
 from fedpeer.peer.runtime.identity import examine_identity
 from fedpeer.peer.runtime.invitation import Admission, Invitation, Token, read_admission
-from fedpeer.peer.wire.roster import Roster, from_bytes
+from fedpeer.peer.wire.roster import Roster, RosterEntry, admit, from_bytes
 from tests.cli.conftest import Fedpeer
 from tests.forked import fedpeer_command
 from tests.ipv6 import needs_ipv6
@@ -73,6 +74,12 @@ def test_what_init_says_fits_the_screen_and_names_the_next_command(fedpeer: Fedp
     assert "fedpeer start --config wards/peer16/peer16.yaml" in here
     assert "scp -rp far/peer2 10.0.0.2:" in there
     assert "fedpeer start --config peer2/peer2.yaml" in there
+
+
+def test_a_folder_with_a_blank_is_quoted_in_the_next_command(fedpeer: Fedpeer) -> None:
+    made = fedpeer("init", "two wards", "--hosts", "127.0.0.1,10.0.0.5").out
+    assert "peer1: fedpeer start --config 'two wards/peer1/peer1.yaml'" in made
+    assert "peer2: scp -rp 'two wards/peer2' 10.0.0.5:" in made
 
 
 def test_ports_that_other_programs_hold_are_named(fedpeer: Fedpeer) -> None:
@@ -416,6 +423,38 @@ def test_ctrl_c_withdraws_an_invitation(fedpeer: Fedpeer, tmp_path: Path) -> Non
     assert roster_in(tmp_path / "wards").number == 1
 
 
+def test_ctrl_c_after_the_admission_withdraws_nothing_and_the_others_are_told(
+    fedpeer: Fedpeer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The new peer may not have confirmed it, and the others reject it until they have its roster."""
+    told = list[Roster]()
+
+    async def admitting(authority: Authority, peer: str, url: str, *_: object) -> None:
+        entry = RosterEntry(id=peer, key=bytes(32), address=url, models=None)
+        change_roster(authority, lambda before, key: admit(before, entry, key))
+        raise KeyboardInterrupt
+
+    async def telling(_: Authority, roster: Roster, **__: object) -> dict[str, str]:
+        told.append(roster)
+        return {}
+
+    monkeypatch.setattr(enrolment, "invite", admitting)
+    monkeypatch.setattr(announcing, "announce", telling)
+    fedpeer("init", "wards", "--peers", "1")
+    found = fedpeer("invite", "peer5", "--address", "https://127.0.0.1:7405", "--in", "wards")
+    assert "peer5 has joined: roster 2 has 2 peers" in found.out, found.err
+    assert "has not confirmed" in one_line(found.out)
+    assert [roster.number for roster in told] == [2]
+
+    async def stopped(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(announcing, "announce", stopped)
+    removed = one_line(fedpeer("revoke", "peer5", "--in", "wards").out)
+    assert "peer5 has been removed: roster 3" in removed
+    assert "Copy roster.json into the folder of one running peer" in removed
+
+
 @pytest.mark.slow
 def test_a_folder_that_is_there_is_not_joined_over_and_the_token_stays_good(fedpeer: Fedpeer, tmp_path: Path) -> None:
     fedpeer("init", "wards", "--peers", "1")
@@ -527,6 +566,20 @@ def test_who_was_admitted_and_has_no_folder_yet_joins_by_the_same_line(
     assert roster_in(tmp_path / "there") == authority.roster
     assert fedpeer("config", "check", "there/peer5.yaml").code == 0, "its key is the one that was admitted"
     assert not [*tmp_path.glob(".peer5-*")]
+
+
+def test_own_edges_have_to_reach_whoever_is_invited_and_all_who_are_left(fedpeer: Fedpeer, tmp_path: Path) -> None:
+    """With a roster that they do not connect no peer can be started."""
+    (tmp_path / "mine.yaml").write_text("gossip: {topology: edges:a-b+b-c}\nsimulation: {peers: 3}\n")
+    made = fedpeer("init", "wards", "--peers", "a,b,c", "--federation", "mine.yaml", "--port", "1")
+    assert made.code == 0, made.err
+    invited = fedpeer("invite", "d", "--address", "https://127.0.0.1:9", "--in", "wards")
+    assert invited.code == 2
+    assert "(a, b, c); (d); add edges between them by fedpeer update, and then invite it" in one_line(invited.err)
+    removed = fedpeer("revoke", "b", "--in", "wards")
+    assert removed.code == 0, removed.err
+    assert "the edges leave 2 peers in 2 parts: (a); (c)" in one_line(removed.out)
+    assert "edges" not in fedpeer("revoke", "c", "--in", "wards").out
 
 
 def test_a_new_peer_implements_what_its_partial_models_depend_on(tmp_path: Path) -> None:

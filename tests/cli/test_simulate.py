@@ -169,6 +169,9 @@ def test_slices_and_split_are_drawn(fedpeer: Fedpeer) -> None:
     assert "a peer sends" not in fedpeer("slices", "--network", "mlp:4+2", "--algorithm", "local").out
     assert Path("slices.svg").read_text().startswith("<svg")
     assert "nothing is averaged" in fedpeer("slices", "--network", "mlp:4+2", "--algorithm", "local").out
+    served = fedpeer("slices", "--network", "mlp:4+2", "--algorithm", "fedavg").out
+    assert "fedavg has a server" in served
+    assert "local" not in served
     assert "8 and 9 exchanged" in fedpeer("data", "preview").out
     split = json.loads(fedpeer("data", "split", "--split", "iid", "--peers", "5", "--seed", "1").out)
     assert len(split["peers"]) == 5

@@ -172,6 +172,12 @@ def test_the_digest_covers_all_that_peers_must_agree_on(path: str, value: object
     assert len(digest) == 64
 
 
+def test_a_stored_federation_of_another_release_is_refused_in_a_sentence() -> None:
+    with pytest.raises(ConfigError, match="since another release wrote it") as caught:
+        Federation.stored({"learning": {"rounds": 3, "later": 1}})
+    assert [each.dotted for each in caught.value.problems] == ["learning.later"]
+
+
 def test_what_is_dumped_is_read_back() -> None:
     found = Federation.model_validate(WARDS)
     again = Federation.model_validate(found.model_dump(mode="json"))
