@@ -127,7 +127,7 @@ def mae(y: NDArray[Any], answers: NDArray[Any]) -> float:
 
 
 def rmse(y: NDArray[Any], answers: NDArray[Any]) -> float:
-    """Root of the mean squared error, in the data's units; less is better."""
+    """Root of the mean squared error, in the data's units, mean over the targets; less is better."""
     from sklearn import metrics
 
     return float(metrics.root_mean_squared_error(*_numbers(y, answers)))

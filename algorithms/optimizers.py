@@ -78,17 +78,17 @@ class OptimizerChoice:
 
     @property
     def lr(self) -> float:
-        """The learning rate, checked as torch does, for steps without a torch optimizer; by default the optimizer's own.
+        """The learning rate, checked as torch does, for steps without a torch optimizer; default: the optimizer's own.
 
         Raises:
             OptimizerError: it is below 0, or the name or a setting is unknown.
         """
-        lr = float(self.settings["lr"] if "lr" in self.settings else self._usual_lr)
+        lr = float(self.settings.get("lr", self._usual_lr))
         if not lr >= 0:
             raise OptimizerError(f'optimizer "{self.kind}": lr = {lr}: write 0 or more')
         return lr
 
-    @property
+    @cached_property
     def _usual_lr(self) -> float:
         usual = inspect.signature(self.own or self._class).parameters.get("lr")
         return usual.default if usual is not None and isinstance(usual.default, int | float) else _RATE

@@ -27,7 +27,7 @@ class HeadFirst:
     head_share   share of the steps that train the head, 0 to below 1; with 0 the head stays as it is
 
     Raises:
-        AlgorithmError: there is no such module, no base, or no such share.
+        AlgorithmError: there is no such module, no base, or no such share, or the network has its own learning rule.
     """
 
     context: TrainingContext
@@ -38,6 +38,7 @@ class HeadFirst:
         if not 0 <= self.head_share < 1:
             raise AlgorithmError(f"head_share = {self.head_share:g}: write 0 or more and less than 1")
         assert len(self.head_D), "a head has parameters"
+        assert self._steppers, "built now, so that what they refuse is refused now"
 
     @cached_property
     def head_D(self) -> Tensor:

@@ -26,8 +26,8 @@ def refused_statistics(layout: FlatLayout, lack: str) -> str:
     first, *others = (each.name for each in layout.tensors if each.kind == "buffer")
     more = f" and {len(others)} more" if others else ""
     return (
-        f"the network keeps running statistics, or another buffer that is averaged ({first}{more}), which {lack}; take a "
-        "network without them (norm=none), and register a table of constants with persistent=False"
+        f"the network keeps running statistics, or another buffer that is averaged ({first}{more}), which {lack}; take "
+        "a network without them (norm=none), and register a table of constants with persistent=False"
     )
 
 

@@ -66,9 +66,11 @@ class BayesianLayer(nn.Module):
         self.rho = copy.deepcopy(layer)
         for rho in self.rho.parameters():
             nn.init.constant_(rho, inverse_softplus(torch.tensor(sigma, dtype=torch.float64)).item())
-        # A weight that is computed from other parameters, as by weight norm, is not linear in them.
+        # A weight that is computed from other parameters, as by weight norm, is not linear in them, nor need a forward
+        # pass of a user's own be.
+        linear = type(layer).forward in {kind.forward for kind in _LINEAR}
         plain = {name for name, _ in layer.named_parameters()} <= {"weight", "bias"}
-        self.estimator = estimator if isinstance(layer, _LINEAR) and plain else "weights"
+        self.estimator = estimator if linear and plain else "weights"
         self.noise: NoiseSource | None = None
 
     def forward(self, *inputs: Any, **options: Any) -> Tensor:

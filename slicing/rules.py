@@ -6,6 +6,7 @@ position by position; pooling keeps them. An operation without a rule raises `Mi
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -59,12 +60,13 @@ def _reduced(call: TracedCall, reduce: Callable[..., Any], input: Neurons, *args
     keepdim = args[1] if len(args) > 1 else kwargs.get("keepdim", False)
     dims = list(range(ids.dim())) if dim is None else dim
     low, high = ids.amin(dims, keepdim), ids.amax(dims, keepdim)
-    if not keepdim and call.builder.apart(sets_RN := _reduced_sets(ids, dims)):
-        call.builder.unite(sets_RN.ravel(), np.repeat(sets_RN[:, 0], sets_RN.shape[1]))
-        low = high = torch.from_numpy(call.builder.find(high.numpy()))
     if not torch.equal(low, high):
-        born = call.builder.born(call.name, high.numel(), loose=True, statistic=True)
-        high = torch.from_numpy(born).reshape(high.shape)
+        if not keepdim and call.builder.apart(sets_RN := _reduced_sets(ids, dims)):
+            call.builder.unite(sets_RN.ravel(), np.repeat(sets_RN[:, 0], sets_RN.shape[1]))
+            made = call.builder.find(high.numpy())
+        else:
+            made = call.builder.born(call.name, high.numel(), loose=True, statistic=True)
+        high = torch.from_numpy(made).reshape(high.shape)
     return Neurons(high) if isinstance(call.value, Tensor) else (Neurons(high), None)
 
 
@@ -72,7 +74,7 @@ def _reduced_sets(ids: Tensor, dims: int | Sequence[int]) -> Ids:
     """Return the neurons that are reduced to each of R results, (R, N)."""
     reduced = sorted({dim % ids.dim() for dim in ([dims] if isinstance(dims, int) else dims)})
     kept = [dim for dim in range(ids.dim()) if dim not in reduced]
-    return ids.permute(kept + reduced).flatten(len(kept)).flatten(0, -2).numpy()
+    return ids.permute(kept + reduced).reshape(-1, math.prod(ids.shape[dim] for dim in reduced)).numpy()
 
 
 def _padded(call: TracedCall, input: Neurons, pad: Any, mode: str = "constant", value: Any = None) -> Shadow:

@@ -24,7 +24,7 @@ class FedBN(PartOfFedAvg):
 
     def shared(self) -> Tensor:
         norms = normalization(self.context.layout.tensors)
-        if not norms:
+        if not any(name.endswith(("running_mean", "running_var")) for name in norms):
             raise AlgorithmError(
                 "fedbn: the network has no batch normalisation, so nothing would stay with the clients; take fedavg, "
                 "or a network with it, such as cnn,norm=batch"

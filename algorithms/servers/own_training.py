@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+
 from torch import Tensor, nn
 
 from fedpeer.algorithms.batches import Batches, train_singly

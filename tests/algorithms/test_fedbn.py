@@ -95,5 +95,8 @@ def test_peers_keep_the_normalization_of_their_own_networks() -> None:
 
 
 def test_a_network_without_it_is_refused_with_the_way_out() -> None:
-    with pytest.raises(AlgorithmError, match=r"no batch normalisation, .* take fedavg"):
-        FedBN(bench_of("stack", MODULE))
+    table = nn.Sequential(nn.Linear(5, 3))
+    table.register_buffer("places", torch.ones(4))
+    for bench in (bench_of("stack", MODULE), bench_of("loop", table)):
+        with pytest.raises(AlgorithmError, match=r"no batch normalisation, .* take fedavg"):
+            FedBN(bench)

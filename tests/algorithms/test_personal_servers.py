@@ -164,7 +164,7 @@ def test_ifca_may_predict_with_the_servers_model_and_sends_the_same() -> None:
 def test_ifca_refuses_models_that_begin_alike() -> None:
     start_n = starts(MODULE, 1)[0]
     algorithm = Ifca(replace(bench_of("stack"), draw=lambda name: start_n.clone()))
-    with pytest.raises(AlgorithmError, match="ifca: all of its models would begin alike.*learning.start: torch"):
+    with pytest.raises(AlgorithmError, match=r"ifca: all of its models would begin alike, .* learning\.start: torch"):
         algorithm.start_server(start_n)
 
 

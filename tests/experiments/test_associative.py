@@ -133,7 +133,7 @@ def classifying(input_shape: tuple[int, ...], outputs: int) -> torch.nn.Module:
 
 WITHOUT_GRADIENTS = (
     *("fedavg", "fedper", "ifca", "fedavgm", "fedadagrad", "fedadam", "fedyogi"),
-    *("dfedavgm", "noloco", "choco-sgd", "dfedalt"),
+    *("dfedavgm", "noloco", "choco-sgd"),
 )
 #: Words with which an algorithm that needs another kind of network rejects this one, with or without gradients.
 ANOTHER_NETWORK = {

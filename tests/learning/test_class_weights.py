@@ -130,8 +130,8 @@ def test_examples_held_out_have_no_weights_if_the_algorithm_trains_without_them(
     made, method = world(options), "python:tests.algorithms.test_own_training:FullGradient"
     with engine(made, method) as running:
         scores = running.evaluate(validation=True)
-    for peer, score in zip(made.peers, scores, strict=True):
-        trainer, x_n = trainer_of(made, peer, method), made.start(peer)
+    for name, score in zip(made.peers, scores, strict=True):
+        trainer, x_n = trainer_of(made, name, method), made.start(name)
         plain, weighted = (
             trainer.local_task.evaluate(x_n, validation=True, weighted=weighted) for weighted in (False, True)
         )

@@ -233,6 +233,17 @@ def test_whole_networks_draw(name: str, estimator: Estimator) -> None:
     assert any(slope.any() for slope in torch.autograd.grad(first.square().sum(), list(rhos.values())))
 
 
+def test_a_linear_layer_with_its_own_forward_pass_draws_its_weights() -> None:
+    class Masked(nn.Linear):
+        def forward(self, input: Tensor) -> Tensor:
+            return functional.linear(input, self.weight * torch.eye(4), self.bias)
+
+    for layer, wanted in ((Masked(4, 4), "weights"), (nn.Linear(4, 4), "local")):
+        made = bayesian(layer, estimator="local", sigma=0.3)
+        assert isinstance(made, BayesianLayer)
+        assert made.estimator == wanted
+
+
 def test_the_plain_network_is_not_changed() -> None:
     plain = mlp((4,), 2, layers=(4, 3, 2))
     before = [p.clone() for p in plain.parameters()]

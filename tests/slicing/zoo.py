@@ -161,6 +161,7 @@ class Maxout(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = torch.max(self.first(x), self.second(x)).min(torch.ones(()))
+        h = h / h.sum()  # a statistic of all neurons, which stay apart
         h = self.pieces(h).unflatten(-1, (4, 2)).max(-1).values
         result: Tensor = self.head(self.groups(h).view(-1, 3, 3).mean(1))
         return result
