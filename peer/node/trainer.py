@@ -110,6 +110,7 @@ class LocalTrainer(Training):
         patience: float = 1.0,
         secret: bytes = b"",
         outer: OuterRules | None = None,
+        begun: bool = False,
     ) -> None:
         """
         Args:
@@ -118,6 +119,7 @@ class LocalTrainer(Training):
             patience: part of the longest wait before this peer stands for coordinator (`capability.py`).
             secret: source of its noise.
             outer: its outer steps; None: it takes no outer steps.
+            begun: whether peers have joined or left since the federation began (`algorithm_of`).
 
         Raises:
             ChoiceError, AlgorithmError, RobustError, PrivacyError: the settings of the method, of aggregation or of
@@ -126,7 +128,7 @@ class LocalTrainer(Training):
         self.local_task, self.examples, self.steps = local_task, local_task.examples, local_task.steps
         context, learning = local_task.context(len(peers)), local_task.assembly.federation.learning
         context = replace(context, outer=outer and outer.to(local_task.device))
-        self.algorithm = algorithm_of(method, learning, context, load, secret=secret)
+        self.algorithm = algorithm_of(method, learning, context, load, secret=secret, begun=begun)
         kind = method_of(method)
         self._start_n, self._weighs, self._derives = local_task.start(), kind.own_weights, kind.derived
         begun = self._begun(self._start_n.to(local_task.device))

@@ -88,7 +88,15 @@ class JobRunner:
             return
         if found is not None:
             before, now = self._outfit.local_task.examples, found.local_task.examples
-            self._take(found, trainer_of(found, prepared.file, prepared.roster, prepared.device, prepared.secret))
+            trainer = trainer_of(
+                found,
+                prepared.file,
+                prepared.roster,
+                prepared.device,
+                prepared.secret,
+                begun=prepared.roster.number > 1,
+            )
+            self._take(found, trainer)
             self._inform("data_taken", f"the data have changed: {now} training examples, {before} before")
 
     def _done(self, job: Work) -> Worked:
