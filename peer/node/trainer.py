@@ -28,6 +28,7 @@ from fedpeer.algorithms.probing import small
 from fedpeer.config.building import Coordinated, Loader, algorithm_of, coordinated_of
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
+from fedpeer.gossip.reductions import all_finite
 from fedpeer.learning.groups import plan_for
 from fedpeer.learning.local_task import LocalTask
 from fedpeer.peer.consensus import means
@@ -87,7 +88,9 @@ class Training(StateReader):
         """Do one job."""
         match job:
             case Train():
-                return Trained(job.round, *self.train(job.number, job.x_n, job.s_k, job.fresh))
+                x_n, s_k = self.train(job.number, job.x_n, job.s_k, job.fresh)
+                sound = all_finite(x_n) and (not s_k.is_floating_point() or all_finite(s_k))
+                return Trained(job.round, x_n, s_k, sound)
             case Evaluate():
                 server = None if job.server_n is None else self.evaluate(job.server_n)
                 return Evaluated(job.round, *self.evaluate(job.x_n), server)

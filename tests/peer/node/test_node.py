@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedpeer.gossip.claims import claim_text
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
@@ -289,6 +290,25 @@ def test_a_score_that_is_not_finite_silences_nobody(monkeypatch: pytest.MonkeyPa
         assert statement is not None
         assert statement.advert is not None
         assert (statement.advert.score, statement.advert.round > 1) == (None, True)
+
+
+def test_a_training_that_diverges_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all that its peer holds and gets would be NaN for good, also with a lower learning rate."""
+
+    def train(trainer: AddingTrainer, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        return (x_n * math.nan if round == 2 else x_n), s_k
+
+    monkeypatch.setattr(AddingTrainer, "train", train)
+    cluster = PeerCluster(world(2), Faults(seed=1, links=LinkRules(delay=0.2)))
+    notes: list[str] = []
+    cluster.simulator.on_effect = lambda peer, effect: notes.append(effect.what) if isinstance(effect, Note) else None
+    cluster.simulator.start()
+    cluster.run(80.0)
+    assert notes.count("update_void") == 2
+    assert cluster.error() < 1e-6, "they average all the same"
+    for node in cluster.nodes().values():
+        assert node.durable.round > 3
+        assert torch.isfinite(node.durable.x_n).all()
 
 
 @pytest.mark.slow
