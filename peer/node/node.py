@@ -214,7 +214,7 @@ class Node:
 
         This node must not be used any more.
         """
-        return Node(
+        node = Node(
             replace(self.setup, peer_groups=point.peer_groups),
             point.durable,
             blank=self.blank and not point.started,
@@ -225,6 +225,8 @@ class Node:
             forgot=self._forgot and not point.started,
             spec_of=self._spec_of,
         )
+        node._be_reachable(self._reachable)
+        return node
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event in and go on as far as possible; return the effects, in a binding order."""
@@ -260,9 +262,7 @@ class Node:
                 for consensus in self.consensus_by_group.values():
                     consensus.round_commit.election.nobody_listens(event.peer)
             case Reachability(reachable):
-                self._reachable = reachable
-                for consensus in self.consensus_by_group.values():
-                    consensus.round_commit.election.stand_last(not reachable)
+                self._be_reachable(reachable)
             case NewRoster():
                 self._enrol(event.roster)
             case NewContract():
@@ -350,6 +350,12 @@ class Node:
             return
         self.averager.take_over()
         begin_round(self.state, self.rounds, self.averager.first_round(round))
+
+    def _be_reachable(self, reachable: bool) -> None:
+        """Stand for coordinator in turn, or after all others while nobody can connect to this peer."""
+        self._reachable = reachable
+        for consensus in self.consensus_by_group.values():
+            consensus.round_commit.election.stand_last(not reachable)
 
     def _on_command(self, what: str) -> None:
         state = self.state

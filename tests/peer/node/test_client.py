@@ -1,4 +1,4 @@
-"""One peer's client under a server: its evaluations after a restart, and jobs that are done twice."""
+"""One peer under a server: its evaluations after a restart, jobs that are done twice, trainings that diverge."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fedpeer.config.choice import parse_choice
 from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.entries import Began, ClientStateSaved, CommitStateChanged, ModelStored, UpdateMade
-from fedpeer.peer.state.events import ClientTrained, Evaluate, Persist, Tick, TrainClient
+from fedpeer.peer.state.events import ClientTrained, Evaluate, Persist, Reachability, Tick, TrainClient
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.leaf_bytes import content_of
 from fedpeer.peer.wire.tails import content_digest
@@ -72,3 +72,10 @@ def test_a_training_that_was_requested_twice_gives_one_update() -> None:
     done = ClientTrained(job.round, spec.client, update, content_digest(update))
     saved = [each.content for _ in range(2) for each in node.step(done) if isinstance(each, Persist)]
     assert [type(entry) for entry in saved] == [UpdateMade]
+
+
+def test_a_peer_to_which_nobody_can_connect_stands_last_after_a_failed_step_too() -> None:
+    node, _, _ = training()
+    node.step(Reachability(False))
+    again = node.again(node.restore_point())
+    assert again.consensus_by_group[EVERYONE].round_commit.election._last_in_turn
