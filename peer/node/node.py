@@ -419,7 +419,8 @@ class Node:
 
     def _averaged(self) -> bool:
         """Take the averaging of this round as far as it can go; return whether it is over in all groups."""
-        state = self.state
+        state, rounds = self.state, self.rounds
+        rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at  # None after a restart
         self.averager.store_updates()
         shares = bool(state.in_rounds)
         if shares and (self._among_strangers() or not average(state, self.rounds, self.repeats)):

@@ -217,7 +217,7 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
     """
     next_round = state.durable.round + 1
     if may_begin(state, next_round):
-        rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
+        assert rounds.trained_at is not None, "a round is averaged before it ends"
         if relies_on_one_peer(state, next_round) and state.ran - rounds.trained_at < state.longest_deadline:
             return True
         if rounds.alone_noted:

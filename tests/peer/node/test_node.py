@@ -27,6 +27,7 @@ from fedpeer.peer.state.events import (
     Persist,
     RejectEffect,
     Stop,
+    Tick,
 )
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import YOUNG_TICKS
@@ -290,6 +291,14 @@ def test_a_score_that_is_not_finite_silences_nobody(monkeypatch: pytest.MonkeyPa
         assert statement is not None
         assert statement.advert is not None
         assert (statement.advert.score, statement.advert.round > 1) == (None, True)
+
+
+def test_a_peer_that_restarts_in_an_averaging_says_that_it_lasts() -> None:
+    cluster, node, _ = met(3)
+    assert cluster.run(cluster.simulator.now + 40.0, lambda: node.durable.trained)
+    again, deadline = node.again(node.restore_point()), node.state.longest_deadline
+    effects = [each for now in range(1, 4 * deadline) for each in again.step(Tick(now))]
+    assert [each.what for each in effects if isinstance(each, Note) and each.what == "rounds_stalled"]
 
 
 def test_a_training_that_diverges_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
