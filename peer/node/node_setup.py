@@ -247,16 +247,14 @@ def _moved(now: Plan, then: Plan) -> list[str]:
     The places that a slice leaves would keep its values, and a network would have them twice. All members are looked
     at, so that all peers with this network say the same. Digests do not tell: they name models without a part, too.
     """
-    before = {group.id: group.indices for group in now.groups}
-    return [
-        group.id
-        for group in then.groups
-        if not all(
-            np.array_equal(index_D, before[group.id][peer])
-            for peer, index_D in group.indices.items()
-            if peer in before.get(group.id, ())
-        )
-    ]
+    before, moved = {group.id: group.indices for group in now.groups}, []
+    for group in then.groups:
+        known = before.get(group.id, {})
+        both = ((known[peer], index_D) for peer, index_D in group.indices.items() if peer in known)
+        pairs = {(id(one), id(other)): (one, other) for one, other in both}  # peers with the same slice share an array
+        if not all(np.array_equal(one, other) for one, other in pairs.values()):
+            moved.append(group.id)
+    return moved
 
 
 def _lists_all(wanted: ContractFields, after: ContractFields) -> bool:
