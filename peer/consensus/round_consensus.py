@@ -455,8 +455,10 @@ class RoundConsensus:
             self._propose(self.consensus_state.models[applied.proposal.digest], applied.proposal.digest)
 
     def _propose(self, content: bytes, digest: bytes) -> None:
+        place = self._under_way
         self._store(digest, content)
-        self._do(self.round_commit.propose(digest))
+        if place == self._under_way:  # else a later coordinator had committed the same model, which was missing here
+            self._do(self.round_commit.propose(digest))
 
     def _store(self, digest: bytes, content: bytes) -> None:
         """Store a model, and go on with the message that waits for it."""

@@ -156,7 +156,7 @@ def introduce(consensus: VotingIn, peer: str) -> None:
     """Send the earlier rosters that still matter to a peer that was just met."""
     now = consensus.state.peer_groups.roster.number
     for number, text in sorted(consensus.consensus_state.rosters.items()):
-        if number < now and number in consensus.round_commit.election.known:
+        if text and number < now and number in consensus.round_commit.election.known:  # an early release kept no text
             consensus.state.send(peer, RosterNews(number=number, text=text))
 
 

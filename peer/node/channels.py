@@ -213,8 +213,11 @@ def on_ack(state: NodeState, repeats: Retransmissions, peer: str, ack: Ack) -> N
 def retransmit(state: NodeState, repeats: Retransmissions) -> None:
     """Repeat overdue transfers with the same bytes."""
     for peer, group, seq in repeats.due(state.now):
+        if group not in state.durable.groups or peer not in state.others:  # a roster has ended it, or revoked the peer
+            repeats.drop((peer, group, seq))
+            continue
         waits = state.phase == "leaving" and state.others.leaving(peer)
-        if group not in state.durable.groups or not (waits or state.others.expected(peer, group)):
+        if not (waits or state.others.expected(peer, group)):
             continue
         channel = state.durable.groups[group].out.get(peer, Outgoing())
         share = next((share for share in channel.open if share.seq == seq), None)

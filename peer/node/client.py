@@ -60,9 +60,9 @@ class RoundClient:
         """Store the update of a training, and offer it."""
         if not self._ends_job(TrainClient, done.round):
             return
-        self.state.write(
-            UpdateMade(group=self.consensus.group, round=done.round, update=done.update, client=done.client)
-        )
+        # Kept, the state of a training that diverged would be there in each later one, whatever the learning rate is.
+        client = done.client if done.fault is None else self.consensus.consensus_state.client
+        self.state.write(UpdateMade(group=self.consensus.group, round=done.round, update=done.update, client=client))
         self.consensus.offers(done.digest, done.fault)
         ticks = self.state.now - self._trains_since
         self.state.note("debug", "trained", f"round {done.round} is trained", round=done.round, ticks=ticks)

@@ -98,7 +98,7 @@ def _known_generation(state: NodeState, peer: str) -> int:
     """
     other = state.others[peer]
     if other.reminded:
-        return other.generation + 1 if state.durable.met_as[peer][2] else 0
+        return other.generation + 1 if state.durable.met_as.get(peer, (0, 0, b""))[2] else 0
     return other.generation
 
 

@@ -214,7 +214,7 @@ class Node:
 
         This node must not be used any more.
         """
-        return Node(
+        node = Node(
             replace(self.setup, peer_groups=point.peer_groups),
             point.durable,
             blank=self.blank and not point.started,
@@ -225,6 +225,8 @@ class Node:
             forgot=self._forgot and not point.started,
             spec_of=self._spec_of,
         )
+        node._be_reachable(self._reachable)
+        return node
 
     def step(self, event: Event) -> list[Effect]:
         """Take one event in and go on as far as possible; return the effects, in a binding order."""
@@ -260,9 +262,7 @@ class Node:
                 for consensus in self.consensus_by_group.values():
                     consensus.round_commit.election.nobody_listens(event.peer)
             case Reachability(reachable):
-                self._reachable = reachable
-                for consensus in self.consensus_by_group.values():
-                    consensus.round_commit.election.stand_last(not reachable)
+                self._be_reachable(reachable)
             case NewRoster():
                 self._enrol(event.roster)
             case NewContract():
@@ -351,6 +351,12 @@ class Node:
         self.averager.take_over()
         begin_round(self.state, self.rounds, self.averager.first_round(round))
 
+    def _be_reachable(self, reachable: bool) -> None:
+        """Stand for coordinator in turn, or after all others while nobody can connect to this peer."""
+        self._reachable = reachable
+        for consensus in self.consensus_by_group.values():
+            consensus.round_commit.election.stand_last(not reachable)
+
     def _on_command(self, what: str) -> None:
         state = self.state
         if what == "pause":
@@ -413,7 +419,8 @@ class Node:
 
     def _averaged(self) -> bool:
         """Take the averaging of this round as far as it can go; return whether it is over in all groups."""
-        state = self.state
+        state, rounds = self.state, self.rounds
+        rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at  # None after a restart
         self.averager.store_updates()
         shares = bool(state.in_rounds)
         if shares and (self._among_strangers() or not average(state, self.rounds, self.repeats)):

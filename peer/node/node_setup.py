@@ -187,14 +187,20 @@ def setup_of(
 
 
 def outer_rules_of(assembly: Assembly, roster: Roster, me: str, algorithm: Choice) -> OuterRules | None:
-    """Return the outer steps of a peer among the members of a roster; None: it takes no outer steps."""
+    """Return the outer steps of a peer among the members of a roster; None: it never takes any in this federation.
+
+    A peer that takes none now, since its groups have no other member, may do so under a later roster, and its state of
+    training has the same form.
+    """
     federation = assembly.federation
     if not takes_outer_steps(federation):
         return None
     peers = {entry.id: entry.models for entry in roster.entries}
     plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), algorithm, me=me)
     found = outer_rules(plan, federation)
-    return None if found is None else found.alone(sorted(plan.local).index(me))
+    if found is None:
+        return OuterRules.of_no_group(assembly.layout.n)
+    return found.alone(sorted(plan.local).index(me))
 
 
 def _at(urls: Sequence[str], roster: Roster) -> frozenset[str]:
@@ -247,16 +253,14 @@ def _moved(now: Plan, then: Plan) -> list[str]:
     The places that a slice leaves would keep its values, and a network would have them twice. All members are looked
     at, so that all peers with this network say the same. Digests do not tell: they name models without a part, too.
     """
-    before = {group.id: group.indices for group in now.groups}
-    return [
-        group.id
-        for group in then.groups
-        if not all(
-            np.array_equal(index_D, before[group.id][peer])
-            for peer, index_D in group.indices.items()
-            if peer in before.get(group.id, ())
-        )
-    ]
+    before, moved = {group.id: group.indices for group in now.groups}, []
+    for group in then.groups:
+        known = before.get(group.id, {})
+        both = ((known[peer], index_D) for peer, index_D in group.indices.items() if peer in known)
+        pairs = {(id(one), id(other)): (one, other) for one, other in both}  # peers with the same slice share an array
+        if not all(np.array_equal(one, other) for one, other in pairs.values()):
+            moved.append(group.id)
+    return moved
 
 
 def _lists_all(wanted: ContractFields, after: ContractFields) -> bool:

@@ -217,7 +217,7 @@ def stay(state: NodeState, rounds: RoundProgress) -> bool:
     """
     next_round = state.durable.round + 1
     if may_begin(state, next_round):
-        rounds.trained_at = state.ran if rounds.trained_at is None else rounds.trained_at
+        assert rounds.trained_at is not None, "a round is averaged before it ends"
         if relies_on_one_peer(state, next_round) and state.ran - rounds.trained_at < state.longest_deadline:
             return True
         if rounds.alone_noted:
@@ -258,7 +258,12 @@ def round_trained(state: NodeState, rounds: RoundProgress, event: Trained) -> bo
         text = f"behind: round {state.durable.round} counts as round {round}, to which the others come next"
         state.note("info", "caught_up", text, round=round)
     leapt = round > state.durable.round
-    state.write(LocalTrained(round=round, x_n=event.x_n, s_k=event.s_k))
+    x_n, s_k, fresh = event.x_n, event.s_k, False
+    if not event.sound:  # kept, it would be there in each later training, too, whatever the learning rate is then
+        x_n, s_k, fresh = state.durable.x_n, state.durable.s_k, state.durable.fresh
+        text = f"the training of round {state.durable.round} produced NaN or infinite values and was discarded"
+        state.note("warning", "update_void", f"{text}; lower the learning rate", round=state.durable.round)
+    state.write(LocalTrained(round=round, x_n=x_n, s_k=s_k, fresh=fresh))
     if leapt:  # else peers that leap at the same moment would each think the others behind, and give them nothing
         state.advertise()
         # The others count on this peer in the round that it names. So it waits for acknowledgements still missing from

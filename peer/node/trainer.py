@@ -28,6 +28,7 @@ from fedpeer.algorithms.probing import small
 from fedpeer.config.building import Coordinated, Loader, algorithm_of, coordinated_of
 from fedpeer.config.choice import Choice
 from fedpeer.config.methods import method_of
+from fedpeer.gossip.reductions import all_finite
 from fedpeer.learning.groups import plan_for
 from fedpeer.learning.local_task import LocalTask
 from fedpeer.peer.consensus import means
@@ -91,7 +92,9 @@ class Training(StateReader):
         """Do one job."""
         match job:
             case Train():
-                return Trained(job.round, *self.train(job.number, job.x_n, job.s_k, job.fresh))
+                x_n, s_k = self.train(job.number, job.x_n, job.s_k, job.fresh)
+                sound = all_finite(x_n) and (not s_k.is_floating_point() or all_finite(s_k))
+                return Trained(job.round, x_n, s_k, sound)
             case Evaluate():
                 done = Evaluated(job.round, *self.evaluate(job.x_n), validation=self.validate(job.x_n))
                 if job.server_n is None:
@@ -117,6 +120,7 @@ class LocalTrainer(Training):
         patience: float = 1.0,
         secret: bytes = b"",
         outer: OuterRules | None = None,
+        begun: bool = False,
     ) -> None:
         """
         Args:
@@ -125,6 +129,7 @@ class LocalTrainer(Training):
             patience: part of the longest wait before this peer stands for coordinator (`capability.py`).
             secret: source of its noise.
             outer: its outer steps; None: it takes no outer steps.
+            begun: whether peers have joined or left since the federation began (`algorithm_of`).
 
         Raises:
             ChoiceError, AlgorithmError, RobustError, PrivacyError: the settings of the method, of aggregation or of
@@ -133,7 +138,7 @@ class LocalTrainer(Training):
         self.local_task, self.examples, self.steps = local_task, local_task.examples, local_task.steps
         context, learning = local_task.context(len(peers)), local_task.assembly.federation.learning
         context = replace(context, outer=outer and outer.to(local_task.device))
-        self.algorithm = algorithm_of(method, learning, context, load, secret=secret)
+        self.algorithm = algorithm_of(method, learning, context, load, secret=secret, begun=begun)
         kind = method_of(method)
         self._start_n, self._weighs, self._derives = local_task.start(), kind.own_weights, kind.derived
         begun = self._begun(self._start_n.to(local_task.device))

@@ -16,6 +16,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.data.dataset import DataError
 from fedpeer.learning import models
 from fedpeer.learning.holdings import Outfit
+from fedpeer.learning.outer import takes_outer_steps
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.runtime.prepared import Prepared, trainer_of
 from fedpeer.peer.runtime.status import Status, TimedWork
@@ -29,7 +30,9 @@ from fedpeer.peer.state.events import (
     Work,
     Worked,
 )
+from fedpeer.peer.wire.roster import Roster
 from fedpeer.slicing.flat import trainable_copy
+from fedpeer.slicing.models import SlicingError
 
 
 class JobRunner:
@@ -43,6 +46,7 @@ class JobRunner:
         warn: Callable[[str, str], None],
         inform: Callable[[str, str], None] = lambda what, text: None,
         turn: AbstractContextManager[None] | None = None,
+        roster: Callable[[], Roster] | None = None,
     ) -> None:
         """
         Args:
@@ -50,8 +54,10 @@ class JobRunner:
                 last one stays; a user's own metric failed; or changed data cannot be used.
             inform: called likewise with other news: changed data are used.
             turn: within which it trains and evaluates (`turns.py`).
+            roster: returns the present roster; None: that of the start.
         """
         self._turn = turn or nullcontext()
+        self._roster, self._under = roster or (lambda: prepared.roster), prepared.roster
         self._prepared, self._metrics = prepared, prepared.metrics
         self._module, self._layout = prepared.outfit.assembly.module, prepared.outfit.assembly.layout
         self._folder, self._status, self._warn, self._inform = folder, status, warn, inform
@@ -68,6 +74,7 @@ class JobRunner:
         """Do one job and record its duration."""
         if isinstance(job, Train | TrainClient):
             self._refresh()
+            self._regroup()
         with self._turn if isinstance(job, Train | TrainClient | Evaluate) else nullcontext():
             began = time.perf_counter()
             done = self._done(job)
@@ -83,7 +90,7 @@ class JobRunner:
             found = prepared.refresh.look(self._outfit)
             if found is None:
                 return
-            trainer = trainer_of(found, prepared.file, prepared.roster, prepared.device, prepared.secret)
+            trainer = self._trainer_on(found, self._under)
         except (DataError, AlgorithmError) as problem:
             why = " ".join(str(problem).split())  # all mistakes in a file are on lines of their own
             self._warn("data_not_taken", f"the changed data are not used, but those before: {why}")
@@ -91,6 +98,22 @@ class JobRunner:
         before, now = self._outfit.local_task.examples, found.local_task.examples
         self._take(found, trainer)
         self._inform("data_taken", f"the data have changed: {now} training examples, {before} before")
+
+    def _regroup(self) -> None:
+        """Take the outer steps of this peer's groups under the present roster; nothing else depends on it."""
+        now = self._roster()
+        if now is self._under or not takes_outer_steps(self._outfit.assembly.federation):
+            return
+        try:
+            self._trainer = self._trainer_on(self._outfit, now)
+        except SlicingError:  # the groups stay as they are, which the node reports
+            return
+        self._under = now
+
+    def _trainer_on(self, outfit: Outfit, roster: Roster) -> LocalTrainer:
+        prepared = self._prepared
+        begun = roster.number > 1
+        return trainer_of(outfit, prepared.file, roster, prepared.device, prepared.secret, begun=begun)
 
     def _done(self, job: Work) -> Worked:
         done = self._trainer.work(job)

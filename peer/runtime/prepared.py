@@ -29,7 +29,7 @@ from fedpeer.peer.consensus.capability import Capability
 from fedpeer.peer.consensus.roster_keys import VerifyBy
 from fedpeer.peer.node.node_setup import outer_rules_of
 from fedpeer.peer.node.trainer import LocalTrainer
-from fedpeer.peer.runtime.agreement import ContinuationPlan, going_on
+from fedpeer.peer.runtime.agreement import ContinuationPlan, going_on, state_of
 from fedpeer.peer.runtime.contract_file import contract_file, read_contract
 from fedpeer.peer.runtime.data_refresh import DataRefresh
 from fedpeer.peer.runtime.identity import Identity, load_identity, read_roster
@@ -166,7 +166,8 @@ def prepare_peer(
     data = made.dataset
     hides = method_of(algorithm).has_server or hides_values(federation)
     secret = secret_in(Path(file.state or f"{file.id}-state")) if hides else b""
-    trainer = trainer_of(made, file, roster, device, secret)
+    begun = roster.number > 1 and state_of(Path(file.state or f"{file.id}-state")) is not None
+    trainer = trainer_of(made, file, roster, device, secret, begun=begun)
     if refresh is not None and trainer.server_side is not None and trainer.server_side.spec.fixed:
         raise DataError(f"data.refresh: {algorithm.name} keeps a number for each example; leave it out")
     return Prepared(
@@ -185,8 +186,10 @@ def prepare_peer(
     )
 
 
-def trainer_of(made: Outfit, file: PeerFile, roster: Roster, device: str, secret: bytes) -> LocalTrainer:
-    """Return a peer's training on its data, under the federation's algorithm."""
+def trainer_of(
+    made: Outfit, file: PeerFile, roster: Roster, device: str, secret: bytes, *, begun: bool
+) -> LocalTrainer:
+    """Return a peer's training on its data, under the federation's algorithm; `begun`: as for a `LocalTrainer`."""
     algorithm = made.assembly.federation.learning.algorithm
     return LocalTrainer(
         made.local_task,
@@ -196,6 +199,7 @@ def trainer_of(made: Outfit, file: PeerFile, roster: Roster, device: str, secret
         patience=_patience(made.local_task.examples, device, file.bandwidth),
         secret=secret,
         outer=outer_rules_of(made.assembly, roster, file.id, algorithm),
+        begun=begun,
     )
 
 

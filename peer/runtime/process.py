@@ -141,7 +141,9 @@ class PeerProcess:
         self._members = RosterFile(Path(file.roster), prepared.roster)
         self._contract = ContractFile(contract_file(Path(file.roster)), prepared.going.signed)
         self.status = initial_status(prepared)
-        self._jobs = JobRunner(prepared, self._folder, self.status, self._warn, self._inform, turn)
+        self._jobs = JobRunner(
+            prepared, self._folder, self.status, self._warn, self._inform, turn, lambda: self._members.roster
+        )
         self._quiet = quiet
         self._store: Store | None = None
         self._stopped: Stop | None = None

@@ -356,7 +356,7 @@ class DurableState:
             held = absorb(holding.held, self.x_n[span], entry.x_n[span])
             reach = self.reach(group).after(length_of(step_n[span], step_n), entry.round)
             self.groups[group] = replace(holding, held=held, reach=reach)
-        self.x_n, self.s_k, self.fresh = entry.x_n, entry.s_k, False
+        self.x_n, self.s_k, self.fresh = entry.x_n, entry.s_k, entry.fresh
         self.round, self.trained = entry.round, True
 
     def _open(self, entry: Opened) -> dict[str, NumberedTransfer]:

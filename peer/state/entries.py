@@ -29,11 +29,15 @@ class Began:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LocalTrained:
-    """The local steps of a round are taken: parameters (n,) and training state (k,) after them."""
+    """The local steps of a round are taken: parameters (n,) and training state (k,) after them.
+
+    fresh   there still is no training state: no training has counted yet
+    """
 
     round: int
     x_n: Tensor
     s_k: Tensor
+    fresh: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,11 +61,15 @@ class Reachability:
 
 @dataclass(frozen=True, slots=True)
 class Trained:
-    """A `Train` is done: parameters (n,) and training state (k,) after it."""
+    """A `Train` is done: parameters (n,) and training state (k,) after it.
+
+    sound   whether these are finite; if not, the training does not count
+    """
 
     round: int
     x_n: Tensor
     s_k: Tensor
+    sound: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -85,6 +85,7 @@ class Neighbors(dict[str, Neighbor]):
         self.statuses: dict[tuple[str, str], NeighborStatus] = {}
         self.living: dict[str, Averaging] = {}
         self.policies: dict[str | None, MessagePolicy] = {}
+        self._silenced = set[str]()  # whose messages were not taken at the last tick
 
     def status(self, peer: str, group: str) -> NeighborStatus:
         """Return the status of a peer of the roster in a group."""
@@ -177,7 +178,9 @@ class Neighbors(dict[str, Neighbor]):
         over = [each for each in self.values() if now - (each.buried_at or now) >= DOUBT_TICKS]
         for other in over:
             other.buried_at = None
-        if over or any(not each.listens(now) or each.pauses for each in self.reputations.values()):
+        silenced = {peer for peer in self.reputations if not self.listens(peer)}
+        if over or silenced != self._silenced:
+            self._silenced = silenced
             self.changed()
 
     def changed(self) -> None:

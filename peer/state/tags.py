@@ -92,7 +92,7 @@ def _stored(made: Any, fields: str = "") -> Schema:
 ENTRIES: Mapping[str, Schema] = {
     "Started": _stored(entries.Started, "generation=life"),
     "Began": _stored(entries.Began, "round"),
-    "Learnt": _stored(entries.LocalTrained, "round x_n s_k"),
+    "Learnt": _stored(entries.LocalTrained, "round x_n s_k fresh?"),
     "Opened": _OpenedSchema(
         entries.Opened,
         {name: name for name in ["group", "round", "exchange", "to", "expect", "shares", "start_weight"]},

@@ -52,6 +52,7 @@ from fedpeer.peer.wire.consensus_messages import (
     VoteRequest,
     acceptance_text,
 )
+from fedpeer.peer.wire.leaf_bytes import content_of
 from fedpeer.peer.wire.message_spec import Envelope
 from fedpeer.peer.wire.messages import (
     Ack,
@@ -386,6 +387,27 @@ def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(
     message = Commit(Certificate(proposal, tuple(map(acceptance, signers))))
     effects = told(node, others[0], ConsensusMessage(group=EVERYONE, message=message))
     assert [each.rejection.code for each in effects if isinstance(each, RejectEffect)] == [code]
+
+
+def test_who_aggregates_what_a_later_coordinator_has_committed_applies_it_and_proposes_nothing() -> None:
+    """The same updates give the same model; as a model of the next round it would void all trainings of that one."""
+    consensus_cluster = sat()
+    node = leader_of(consensus_cluster)
+    consensus = node.consensus_by_group[EVERYONE]
+    election, round = consensus.round_commit.election, consensus.applied + 1
+    content = content_of({}, numbers(1, 2))
+    proposal = Proposal(election.hard_state.term + 1, round, 1, content_digest(content))
+    others = [peer for peer in consensus_cluster.made.peers if peer != node.state.me]
+    acceptances = tuple(
+        (peer, consensus_cluster.node(peer).state.sign(acceptance_text(election.scope, peer, proposal)))
+        for peer in others
+    )
+    told(node, others[0], ConsensusMessage(group=EVERYONE, message=Commit(Certificate(proposal, acceptances))))
+    consensus._gather()
+    consensus._gathering.closed = True
+    node.step(UpdatesAggregated(election.hard_state.term, round, content, proposal.digest))
+    assert consensus.applied == round
+    assert consensus.consensus_state.holding.accepted is None
 
 
 def test_a_model_is_given_to_who_wants_it_and_none_else_is_known(cluster: ServerCluster) -> None:

@@ -1,15 +1,19 @@
-"""One peer's client under a server: its evaluations after a restart, and jobs that are done twice."""
+"""One peer under a server: its evaluations after a restart, jobs that are done twice, trainings that diverge."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 
 from fedpeer.config.choice import parse_choice
+from fedpeer.peer.node.node import Node
+from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.entries import Began, ClientStateSaved, CommitStateChanged, ModelStored, UpdateMade
-from fedpeer.peer.state.events import ClientTrained, Evaluate, Persist, Tick, TrainClient
+from fedpeer.peer.state.events import ClientTrained, Evaluate, Persist, Reachability, Tick, TrainClient
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.leaf_bytes import content_of
 from fedpeer.peer.wire.tails import content_digest
+from fedpeer.rejection import Rejection
 from fedpeer.sims.network.node_factory import NodeFactory
 from tests.faults.peer_cluster import world
 from tests.peer.node.test_node_setup import ME, Disk
@@ -37,8 +41,8 @@ def test_a_client_that_ended_before_its_last_evaluation_makes_up_for_it_with_bot
     assert torch.equal(job.server_n, start_n)
 
 
-def test_a_training_that_was_requested_twice_gives_one_update() -> None:
-    """As after a step that failed. The second one would free the client while it settles, and be a round too late."""
+def training() -> tuple[Node, AlgorithmSpec, TrainClient]:
+    """Return a node whose client trains, and the job."""
     disk = Disk(NodeFactory.of(world(2), parse_choice("ditto")))
     node, spec = disk.start(peers=2), disk.made.trainers[ME].spec
     assert spec is not None
@@ -47,7 +51,31 @@ def test_a_training_that_was_requested_twice_gives_one_update() -> None:
     disk.save(node.take_effects())
     node = disk.start(peers=2)
     (job,) = [each for each in node.step(Tick(1)) if isinstance(each, TrainClient)]
+    return node, spec, job
+
+
+def test_a_client_whose_training_diverges_goes_on_from_the_state_before() -> None:
+    """Else its own model would be NaN for good, also with a lower learning rate."""
+    node, spec, job = training()
+    update = np.full(spec.update_bytes // 4, np.nan, np.float32).tobytes()
+    fault = Rejection("not_finite", "all numbers")
+    effects = node.step(ClientTrained(job.round, bytes(len(spec.client)), update, content_digest(update), fault))
+    (entry,) = [each.content for each in effects if isinstance(each, Persist)]
+    assert isinstance(entry, UpdateMade)
+    assert entry.client == spec.client != bytes(len(spec.client))
+
+
+def test_a_training_that_was_requested_twice_gives_one_update() -> None:
+    """As after a step that failed. The second one would free the client while it settles, and be a round too late."""
+    node, spec, job = training()
     update = bytes(spec.update_bytes)
     done = ClientTrained(job.round, spec.client, update, content_digest(update))
     saved = [each.content for _ in range(2) for each in node.step(done) if isinstance(each, Persist)]
     assert [type(entry) for entry in saved] == [UpdateMade]
+
+
+def test_a_peer_to_which_nobody_can_connect_stands_last_after_a_failed_step_too() -> None:
+    node, _, _ = training()
+    node.step(Reachability(False))
+    again = node.again(node.restore_point())
+    assert again.consensus_by_group[EVERYONE].round_commit.election._last_in_turn

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from fedpeer.gossip.claims import claim_text
 from fedpeer.gossip.incarnations import INCARNATION_AHEAD_MAX
@@ -26,6 +27,7 @@ from fedpeer.peer.state.events import (
     Persist,
     RejectEffect,
     Stop,
+    Tick,
 )
 from fedpeer.peer.state.journal import snapshot_bytes
 from fedpeer.peer.state.node_state import YOUNG_TICKS
@@ -298,6 +300,33 @@ def test_a_score_that_is_not_finite_silences_nobody(monkeypatch: pytest.MonkeyPa
         assert statement is not None
         assert statement.advert is not None
         assert (statement.advert.score, statement.advert.round > 1) == (None, True)
+
+
+def test_a_peer_that_restarts_in_an_averaging_says_that_it_lasts() -> None:
+    cluster, node, _ = met(3)
+    assert cluster.run(cluster.simulator.now + 40.0, lambda: node.durable.trained)
+    again, deadline = node.again(node.restore_point()), node.state.longest_deadline
+    effects = [each for now in range(1, 4 * deadline) for each in again.step(Tick(now))]
+    assert [each.what for each in effects if isinstance(each, Note) and each.what == "rounds_stalled"]
+
+
+def test_a_training_that_diverges_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else all that its peer holds and gets would be NaN for good, also with a lower learning rate."""
+
+    def train(trainer: AddingTrainer, round: int, x_n: Tensor, s_k: Tensor, fresh: bool) -> tuple[Tensor, Tensor]:
+        return (x_n * math.nan if round == 2 else x_n), s_k
+
+    monkeypatch.setattr(AddingTrainer, "train", train)
+    cluster = PeerCluster(world(2), Faults(seed=1, links=LinkRules(delay=0.2)))
+    notes: list[str] = []
+    cluster.simulator.on_effect = lambda peer, effect: notes.append(effect.what) if isinstance(effect, Note) else None
+    cluster.simulator.start()
+    cluster.run(80.0)
+    assert notes.count("update_void") == 2
+    assert cluster.error() < 1e-6, "they average all the same"
+    for node in cluster.nodes().values():
+        assert node.durable.round > 3
+        assert torch.isfinite(node.durable.x_n).all()
 
 
 @pytest.mark.slow

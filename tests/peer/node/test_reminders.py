@@ -9,9 +9,11 @@ import pytest
 
 from fedpeer.gossip.proofs import ChannelProof, GenerationProof, generation_text
 from fedpeer.gossip.transfers import Incoming, Outgoing
+from fedpeer.peer.node.handshake import send_hello
+from fedpeer.peer.node.reminders import begin_incarnation
 from fedpeer.peer.state.entries import Returned
 from fedpeer.peer.state.events import MessageReceived, RejectEffect, Send
-from fedpeer.peer.wire.messages import Reminder
+from fedpeer.peer.wire.messages import Hello, Reminder
 from tests.peer.node.test_lies_about_us import Victim
 
 
@@ -120,3 +122,13 @@ def test_who_says_less_than_it_signed_is_shown_it(victim: Victim) -> None:
     neighbor.durable.groups[reminder.channels[0].group] = blank
     neighbor.step(MessageReceived(victim.node.state.me, 1, 1, reminder))
     assert neighbor.durable.incarnation == 2
+
+
+def test_who_forgets_itself_while_it_reminds_another_greets_that_one_as_a_stranger(victim: Victim) -> None:
+    """Two peers lose their memory at once: the proof is gone with the account that it was about."""
+    state = victim.node.state
+    state.others[victim.liar].reminded = True
+    begin_incarnation(state, 2, "others know more")
+    send_hello(state, victim.liar, answer=False)
+    (hello,) = [e.message for e in state.effects if isinstance(e, Send) and isinstance(e.message, Hello)]
+    assert hello.known_generation == 0

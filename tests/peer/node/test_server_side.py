@@ -12,6 +12,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
+from fedpeer.algorithms.byzantine import RobustError
 from fedpeer.algorithms.leaves import leaves_of, rebuilt
 from fedpeer.config.choice import parse_choice
 from fedpeer.data.dataset import Dataset
@@ -229,3 +230,14 @@ def test_a_server_that_is_no_distribution_is_refused(method: str, leaf: str, fac
     assert wrong is not None
     assert wrong.code == "bad_precision"
     assert "R14" in REJECTIONS["bad_precision"].ids
+
+
+def test_a_peer_starts_again_after_more_have_left_than_the_aggregation_rule_bears() -> None:
+    """Running peers go on as in rounds in which peers are absent, so a start does, too."""
+    made = world(algorithm="fedavg", aggregation="krum,liars=1")
+    task, method, left = local_tasks(made)["peer1"], parse_choice("fedavg"), made.peers[:4]
+    with pytest.raises(RobustError, match="needs 2"):
+        LocalTrainer(task, method, imported, left)
+    side = LocalTrainer(task, method, imported, left, begun=True).server_side
+    assert side is not None
+    assert side.spec.takes_part(1, left) == left

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
@@ -17,12 +17,16 @@ from fedpeer.algorithms.local_training import FullAveraging, TrainingState
 from fedpeer.algorithms.servers.models import ServerModel
 from fedpeer.algorithms.training_context import TrainingContext
 from fedpeer.config.choice import parse_choice
+from fedpeer.data.own.code import imported
 from fedpeer.gossip.reductions import FLOAT32
+from fedpeer.peer.node.node_setup import outer_rules_of
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Began, Entry, LocalTrained, Opened, RealShares
 from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.wire.framing import FrameError, frame
+from fedpeer.sims.network.node_factory import NodeFactory
+from fedpeer.sims.peers import local_tasks
 from fedpeer.sims.world import plan_of
 from tests.sims.worlds import federation, trainer_of, world
 
@@ -119,6 +123,30 @@ def test_all_leaves_of_a_state_are_stored_whatever_it_derives_from(monkeypatch: 
     assert torch.equal(state.before_n, one.start())
     _, s_k = one.train(2, x_n, s_k, fresh=False)
     assert torch.equal(one._state(s_k).before_n, x_n)
+
+
+def test_a_peer_that_was_alone_takes_outer_steps_once_others_join_it() -> None:
+    """Its state has the same form, and the first step begins from its last round alone, not from its first one."""
+    made = world(federation(simulation__peers=3, learning__outer="nesterov,lr=0.7,momentum=0.9"))
+    method, task = parse_choice("partial-averaging"), local_tasks(made)["peer2"]
+    roster = NodeFactory.of(made, method).roster
+
+    def among(*peers: str) -> LocalTrainer:
+        now = replace(roster, entries=tuple(each for each in roster.entries if each.id in peers))
+        return LocalTrainer(task, method, imported, peers, outer=outer_rules_of(made, now, "peer2", method))
+
+    one, all_of_them, plain = among("peer2"), among(*made.peers), LocalTrainer(task, method, imported, made.peers)
+    received_n, s_k = one.start(), torch.zeros(0)
+    for round in (1, 2, 3):
+        before_n = received_n
+        received_n, s_k = one.train(round, before_n, s_k, fresh=round == 1)
+        assert torch.equal(received_n, plain.train(round, before_n, torch.zeros(0), fresh=True)[0])
+    found_n, _ = all_of_them.train(4, received_n, s_k, fresh=False)
+    change_n = before_n - received_n
+    averaged = outer_rules_of(made, roster, "peer2", method)
+    assert averaged is not None
+    started_n = torch.where(averaged.rule_Cn[0] < 0, received_n, before_n - 0.7 * (change_n + 0.9 * change_n))
+    assert torch.allclose(found_n, plain.train(4, started_n, torch.zeros(0), fresh=True)[0], atol=1e-6)
 
 
 def test_a_durable_state_holds_it_through_a_journal_and_a_snapshot() -> None:
