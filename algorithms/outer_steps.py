@@ -149,7 +149,7 @@ def _outer_step(
         momentum_n = torch.where(steps_n, moved_n, momentum_n)
         start_n = torch.where(steps_n, anchor_n - rule.optimizer.lr * step_n, start_n)
         anchor_n = torch.where(steps_n, start_n, anchor_n)
-    first_n = (since == 0).unsqueeze(-1)
+    begins_n = (since == 0).unsqueeze(-1) | (rule_n < 0)  # a slice that gets its second member later takes steps then
     return start_n, OuterState(
-        client.inner, torch.where(first_n, received_n, anchor_n), momentum_n, torch.full_like(since, batches.round)
+        client.inner, torch.where(begins_n, received_n, anchor_n), momentum_n, torch.full_like(since, batches.round)
     )

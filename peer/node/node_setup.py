@@ -186,13 +186,17 @@ def setup_of(
 
 
 def outer_rules_of(assembly: Assembly, roster: Roster, me: str, algorithm: Choice) -> OuterRules | None:
-    """Return the outer steps of a peer among the members of a roster; None: it takes no outer steps."""
+    """Return the outer steps of a peer among the members of a roster; None: it never takes any.
+
+    A state with outer steps has another form than one without, so the roster does not decide on that: the second member
+    of a group may come later.
+    """
     federation = assembly.federation
     if not takes_outer_steps(federation):
         return None
     peers = {entry.id: entry.models for entry in roster.entries}
     plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), algorithm, me=me)
-    found = outer_rules(plan, federation)
+    found = outer_rules(plan, federation, may_come=method_of(algorithm).averages)
     return None if found is None else found.alone(sorted(plan.local).index(me))
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.data.dataset import DataError
 from fedpeer.learning import models
 from fedpeer.learning.holdings import Outfit
+from fedpeer.learning.outer import takes_outer_steps
 from fedpeer.peer.node.trainer import LocalTrainer
 from fedpeer.peer.runtime.prepared import Prepared, trainer_of
 from fedpeer.peer.runtime.status import Status, TimedWork
@@ -29,7 +30,9 @@ from fedpeer.peer.state.events import (
     Work,
     Worked,
 )
+from fedpeer.peer.wire.roster import Roster
 from fedpeer.slicing.flat import digest_of, trainable_copy
+from fedpeer.slicing.models import SlicingError
 
 
 class JobRunner:
@@ -55,6 +58,7 @@ class JobRunner:
         self._prepared, self._metrics = prepared, prepared.metrics
         self._module, self._layout = prepared.outfit.assembly.module, prepared.outfit.assembly.layout
         self._folder, self._status, self._warn, self._inform = folder, status, warn, inform
+        self._newest = self._tried = self._roster = prepared.roster  # the last one is that of the training
         self._take(prepared.outfit, prepared.trainer)
 
     def _take(self, outfit: Outfit, trainer: LocalTrainer) -> None:
@@ -69,10 +73,15 @@ class JobRunner:
         self._tested = outfit.held.tested(outfit.dataset) if self._metrics else None
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {self._prepared.file.id: outfit.held})
 
+    def enrol(self, roster: Roster) -> None:
+        """Train among the members of this roster from the next round on."""
+        self._newest = roster
+
     def work(self, job: Work) -> Worked:
         """Do one job and record its duration."""
         if isinstance(job, Train | TrainClient):
             self._refresh()
+            self._follow_roster()
         with self._turn if isinstance(job, Train | TrainClient | Evaluate) else nullcontext():
             began = time.perf_counter()
             done = self._done(job)
@@ -88,7 +97,7 @@ class JobRunner:
             found = prepared.refresh.look(self._outfit)
             if found is None:
                 return
-            trainer = trainer_of(found, prepared.file, prepared.roster, prepared.device, prepared.secret)
+            trainer = self._trainer_on(found, self._roster)
         except (DataError, AlgorithmError) as problem:
             why = " ".join(str(problem).split())  # all mistakes in a file are on lines of their own
             self._warn("data_not_taken", f"the changed data are not used, but those before: {why}")
@@ -96,6 +105,21 @@ class JobRunner:
         before, now = self._outfit.local_task.examples, found.local_task.examples
         self._take(found, trainer)
         self._inform("data_taken", f"the data have changed: {now} training examples, {before} before")
+
+    def _follow_roster(self) -> None:
+        """Take outer steps in the groups that there are by the newest roster."""
+        newest = self._newest
+        if newest is self._tried or not takes_outer_steps(self._prepared.federation):
+            return
+        self._tried = newest
+        with suppress(SlicingError):  # the slices do not fit its members, so the groups stay as they are, too
+            self._trainer = self._trainer_on(self._outfit, newest)
+            self._roster = newest
+
+    def _trainer_on(self, outfit: Outfit, roster: Roster) -> LocalTrainer:
+        """Return the training on these data among the members of a roster."""
+        prepared = self._prepared
+        return trainer_of(outfit, prepared.file, roster, prepared.device, prepared.secret)
 
     def _done(self, job: Work) -> Worked:
         done = self._trainer.work(job)

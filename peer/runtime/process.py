@@ -637,6 +637,7 @@ class PeerProcess:
             case Enrol():
                 gone = self._members.keep(effect.roster)
                 self._sender.forget(gone)
+                self._jobs.enrol(effect.roster)
                 self._server.review(gone, Limits.among(len(effect.roster.entries)))
                 self._write(self._members.write, f"roster {effect.roster.number}")
             case Amend():
