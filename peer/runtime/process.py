@@ -392,6 +392,8 @@ class PeerProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             lag.stop()
+            self._trainer.close()
+            self._closer.close()
             async with AsyncExitStack() as closing:  # all are closed, whatever one of them raises
                 closing.push_async_callback(self._sender.close)
                 closing.push_async_callback(self._carrier.close)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -250,17 +252,25 @@ def test_a_signal_before_peers_listen_is_a_pause(
 def test_a_peer_that_is_to_leave_does_so_although_it_first_changes_its_contract(
     fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It went on learning instead: a finished peer with a later contract in its folder changes to that at once."""
+    """It went on learning instead: a finished peer with a later contract in its folder changes to that at once.
+
+    The process before is gone by then, with its data.
+    """
     stops, leaves = iter([Stop(0, "changes to contract 1", again=True), Stop(0, "left")]), list[bool]()
+    lived = list[weakref.ref[object]]()
 
     class Process:
         pause_requested = training = False
 
         def __init__(self, prepared: object, *, leave: bool = False, **_: object) -> None:
+            self.itself = self  # as a real one by its callbacks
             leaves.append(leave)
+            lived.append(weakref.ref(self))
             self.leave_requested = leave
 
         async def run(self) -> Stop:
+            await asyncio.sleep(0)
+            assert all(each() is None for each in lived[:-1])
             return next(stops)
 
     monkeypatch.setattr(runtime_process, "PeerProcess", Process)

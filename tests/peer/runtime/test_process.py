@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -93,6 +94,10 @@ def test_the_log_says_how_the_process_ended(tmp_path: Path, monkeypatch: pytest.
     good.mkdir()
     bad.mkdir()
     stop = asyncio.run(process_at(good).run())
+    for thread in threading.enumerate():
+        if thread.name == "fedpeer-train":
+            thread.join(10.0)
+            assert not thread.is_alive(), "it would keep the peer's data in memory"
     [last] = logged(good, "stopped")
     assert (last["text"], last["fields"]) == (stop.text, {"code": 0})
     process = process_at(bad)
