@@ -22,6 +22,7 @@ from fedpeer.peer.runtime.discovery import DiscoveryError
 from fedpeer.peer.runtime.job_runner import JobRunner
 from fedpeer.peer.runtime.prepared import _unproven, initial_status
 from fedpeer.peer.runtime.process import _AGAIN_S, WAITING_MAX, PeerProcess
+from fedpeer.peer.runtime.store import DuplicatePeerError, Store
 from fedpeer.peer.state.events import Stop
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.wire.roster import RosterEntry
@@ -106,6 +107,15 @@ def test_the_log_says_how_the_process_ended(tmp_path: Path, monkeypatch: pytest.
         asyncio.run(process.run())
     [failed] = logged(bad, "failed")
     assert (failed["level"], failed["text"]) == ("error", "ZeroDivisionError: division by zero")
+
+
+def test_a_second_start_writes_nothing_into_the_log_of_the_first(tmp_path: Path) -> None:
+    """Its last line said that the peer had failed."""
+    process = process_at(tmp_path)
+    with Store.open(tmp_path / "state"):
+        with pytest.raises(DuplicatePeerError):
+            asyncio.run(process.run())
+        assert not (tmp_path / "state" / "log.jsonl").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
