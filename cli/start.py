@@ -167,10 +167,8 @@ def _run(
         stop = await process.run()
         while stop.again and not process.pause_requested:  # its state is under a new contract now
             again = load_peer(config, ", so it was not started again")
-            leaves = process.leave_requested
-            process = PeerProcess(
-                prepare_peer(again.file, again.federation, load), quiet=quiet, leave=leaves, turn=turn
-            )
+            ready = prepare_peer(again.file, again.federation, load)
+            process = PeerProcess(ready, quiet=quiet, leave=process.leave_requested, turn=turn)
             running = asyncio.create_task(process.run())
             if turn is None:  # else this process shares memory with others, which a search for garbage would copy
                 await asyncio.sleep(0)  # it handles signals now, and nothing needs the process before and its data

@@ -28,7 +28,7 @@ from fedpeer.config.settings import LearningSettings
 from fedpeer.learning.assembly import Assembly, DataShape
 from fedpeer.learning.class_weights import class_weight_of
 from fedpeer.networks.registry import NetworkError
-from fedpeer.slicing.flat import trainable_copy
+from fedpeer.slicing.flat import digest_of, trainable_copy
 
 
 class _Scale(Protocol):
@@ -192,6 +192,22 @@ class LocalTask:
     def examples(self) -> int:
         """Number of training examples."""
         return len(self.train_part)
+
+    @property
+    def valid_digest(self) -> str:
+        """Digest of the examples held out for validation as the peer scores them: with scale and weights; "": none.
+
+        Scores on other examples, or by another scale, cannot be compared, nor can a model be used with another scale.
+        """
+        part, view = self.valid_part, self.view or BatchView()
+        fields = {
+            "x": part.inputs(),
+            "y": part.y_M,
+            "weight": part.weight_M,
+            "shift": view.shift_F,
+            "scale": view.scale_F,
+        }
+        return digest_of({name: each for name, each in fields.items() if each is not None}) if len(part) else ""
 
     def start(self) -> Tensor:
         """Return the initial parameters, (n,)."""

@@ -31,7 +31,7 @@ from fedpeer.peer.state.events import (
     Worked,
 )
 from fedpeer.peer.wire.roster import Roster
-from fedpeer.slicing.flat import digest_of, trainable_copy
+from fedpeer.slicing.flat import trainable_copy
 from fedpeer.slicing.models import SlicingError
 
 
@@ -64,12 +64,7 @@ class JobRunner:
     def _take(self, outfit: Outfit, trainer: LocalTrainer) -> None:
         """Train on these data from now on."""
         self._outfit, self._trainer = outfit, trainer
-        held_out, view = outfit.local_task.valid_part, outfit.local_task.view
-        found = {"x": held_out.inputs(), "y": held_out.y_M, "weight": held_out.weight_M}
-        if view is not None:  # the card has the newest scales alone, with which an earlier best model would be used
-            found |= dict(zip(("map", "shift", "scale"), view.fields(), strict=True))
-        known = {name: each for name, each in found.items() if each is not None}
-        self._held_out = digest_of(known) if len(held_out) else ""
+        self._held_out = outfit.local_task.valid_digest
         self._tested = outfit.held.tested(outfit.dataset) if self._metrics else None
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {self._prepared.file.id: outfit.held})
 

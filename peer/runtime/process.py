@@ -135,7 +135,7 @@ class PeerProcess:
         turn: AbstractContextManager[None] | None = None,
     ) -> None:
         self._prepared = prepared
-        self._leave = leave
+        self._leave = self._leave_asked = leave
         file = prepared.file
         self._folder = prepared.folder
         self._members = RosterFile(Path(file.roster), prepared.roster)
@@ -167,8 +167,8 @@ class PeerProcess:
 
     @property
     def leave_requested(self) -> bool:
-        """True if this peer is to leave the federation and has not begun to."""
-        return self._leave
+        """True if the operator has asked this peer to leave, whether or not it has begun to."""
+        return self._leave_asked
 
     @property
     def training(self) -> bool:
@@ -442,7 +442,8 @@ class PeerProcess:
                 self._end(Stop(EXIT_STOPPED, text))
 
         def leave() -> None:
-            if self._begun and self._stopped is None:
+            self._leave_asked = True
+            if self._begun:
                 self.feed(OperatorCommand("leave"))
             else:
                 self._leave = True
