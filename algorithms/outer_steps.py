@@ -59,6 +59,11 @@ class OuterRules:
     rule_Cn: Tensor
     kind_P: Tensor
 
+    @staticmethod
+    def of_no_group(count: int) -> OuterRules:
+        """Return the rules of a peer none of whose `count` numbers takes outer steps now."""
+        return OuterRules((), torch.full((1, count), -1, dtype=torch.int8), torch.zeros(1, dtype=torch.int64))
+
     def alone(self, number: int) -> OuterRules:
         """Return the rules of this peer alone."""
         kind = int(self.kind_P[number])
@@ -149,7 +154,8 @@ def _outer_step(
         momentum_n = torch.where(steps_n, moved_n, momentum_n)
         start_n = torch.where(steps_n, anchor_n - rule.optimizer.lr * step_n, start_n)
         anchor_n = torch.where(steps_n, start_n, anchor_n)
-    begins_n = (since == 0).unsqueeze(-1) | (rule_n < 0)  # a slice that gets its second member later takes steps then
+    # Numbers without outer steps follow: they may take some later, when others join their slice.
+    follows_n = (since == 0).unsqueeze(-1) | (rule_n < 0)
     return start_n, OuterState(
-        client.inner, torch.where(begins_n, received_n, anchor_n), momentum_n, torch.full_like(since, batches.round)
+        client.inner, torch.where(follows_n, received_n, anchor_n), momentum_n, torch.full_like(since, batches.round)
     )

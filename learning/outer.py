@@ -36,16 +36,13 @@ def takes_outer_steps(federation: FederationSettings) -> bool:
     return any(each is not None and each.name != "none" for each in choices)
 
 
-def outer_rules(plan: Plan, federation: FederationSettings, *, may_come: bool = False) -> OuterRules | None:
+def outer_rules(plan: Plan, federation: FederationSettings) -> OuterRules | None:
     """Return the outer steps of the peers whose networks a plan knows; None: no peer takes any.
 
     The peers are numbered in the order of their ids.
-
-    Args:
-        may_come: whether members may come later, so that rules for no parameter are returned instead of None.
     """
     found = dict(_rules(plan, federation))
-    if not found and not may_come:
+    if not found:
         return None
     rules = list(dict.fromkeys(found.values()))
     kinds: dict[tuple[int, ...], tuple[int, NDArray[np.int8]]] = {}

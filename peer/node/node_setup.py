@@ -186,18 +186,20 @@ def setup_of(
 
 
 def outer_rules_of(assembly: Assembly, roster: Roster, me: str, algorithm: Choice) -> OuterRules | None:
-    """Return the outer steps of a peer among the members of a roster; None: it never takes any.
+    """Return the outer steps of a peer among the members of a roster; None: it never takes any in this federation.
 
-    A state with outer steps has another form than one without, so the roster does not decide on that: the second member
-    of a group may come later.
+    A peer that takes none now, since its groups have no other member, may do so under a later roster, and its state of
+    training has the same form.
     """
     federation = assembly.federation
     if not takes_outer_steps(federation):
         return None
     peers = {entry.id: entry.models for entry in roster.entries}
     plan = plan_for(enrolled(federation, peers), assembly.network, tuple(peers), algorithm, me=me)
-    found = outer_rules(plan, federation, may_come=method_of(algorithm).averages)
-    return None if found is None else found.alone(sorted(plan.local).index(me))
+    found = outer_rules(plan, federation)
+    if found is None:
+        return OuterRules.of_no_group(assembly.layout.n)
+    return found.alone(sorted(plan.local).index(me))
 
 
 def _at(urls: Sequence[str], roster: Roster) -> frozenset[str]:

@@ -78,13 +78,6 @@ def rounds_of(algorithm: OuterSteps, x_PN: Tensor, rounds: Sequence[int]) -> tup
     return x_PN, state
 
 
-def test_a_parameter_without_outer_steps_is_ready_for_some() -> None:
-    """Its slice may get a second member later; the first step was from the model of the first round."""
-    nowhere = OuterSteps(Drift(), replace(rules(1), rule_Cn=torch.full_like(RULE_CN, -1)))
-    x_PN, state = rounds_of(nowhere, start(), [1, 2])
-    assert torch.equal(nowhere.train(state, ServerModel(x_PN), work(3), [0] * PEERS)[0].anchor_n, x_PN)
-
-
 def start() -> Tensor:
     return torch.randn(PEERS, N, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
 
