@@ -169,7 +169,13 @@ def _run(
             again = load_peer(config, ", so it was not started again")
             ready = prepare_peer(again.file, again.federation, load)
             process = PeerProcess(ready, quiet=quiet, leave=process.leave_requested, turn=turn)
-            stop = await process.run()
+            running = asyncio.create_task(process.run())
+            if turn is None:  # else this process shares memory with others, which a search for garbage would copy
+                await asyncio.sleep(0)  # it handles signals now, and nothing needs the process before and its data
+                gc.unfreeze()
+                gc.collect()
+                gc.freeze()
+            stop = await running
         _log(peer.file.id, "stopped", stop.text, stop.code, plain=True)
         return stop.code
 

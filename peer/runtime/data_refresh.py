@@ -10,7 +10,6 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from fedpeer.algorithms.optimizers import OptimizerError
 from fedpeer.config.choice import ChoiceError, bind_settings
 from fedpeer.config.federation import Federation
 from fedpeer.config.peer_file import PeerFile
@@ -57,7 +56,7 @@ class DataRefresh:
             raise DataError(f"{self._path} is not there any more")
         try:
             made = self._made(now)
-        except (DataError, ChoiceError, NetworkError, OptimizerError) as problem:
+        except (DataError, ChoiceError, NetworkError) as problem:
             if self._version() == version:
                 self._seen = version
                 raise DataError(str(problem)) from problem

@@ -49,7 +49,7 @@ from fedpeer.peer.runtime.secret import keep_secret
 from fedpeer.peer.runtime.sender import MessageSender
 from fedpeer.peer.runtime.server import PeerServer
 from fedpeer.peer.runtime.status import Status
-from fedpeer.peer.runtime.store import Store, StoreError
+from fedpeer.peer.runtime.store import DuplicatePeerError, Store, StoreError
 from fedpeer.peer.runtime.tracked_peer import PeerTrackers
 from fedpeer.peer.runtime.trainer import Trainer
 from fedpeer.peer.runtime.transient import NoAddressError, patiently
@@ -213,7 +213,8 @@ class PeerProcess:
             self._close_store()
             loop.set_exception_handler(unhandled)
             self._log.close()
-            log_file(self._last_line())
+            if not isinstance(self._failure, DuplicatePeerError):  # else the file is another process's, which goes on
+                log_file(self._last_line())
             log_file.close()
         if self._failure is not None:
             raise self._failure
@@ -394,6 +395,8 @@ class PeerProcess:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             lag.stop()
+            self._trainer.close()
+            self._closer.close()
             async with AsyncExitStack() as closing:  # all are closed, whatever one of them raises
                 closing.push_async_callback(self._sender.close)
                 closing.push_async_callback(self._carrier.close)

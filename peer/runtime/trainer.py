@@ -44,25 +44,33 @@ class Trainer(Generic[_Job, _Result]):
         self._work, self._done, self._failed, self._waits = work, done, failed, waits
         self._loop = asyncio.get_running_loop()
         # Unbounded: a node asks for one training at a time, and for an evaluation now and then.
-        self._jobs: queue.SimpleQueue[_Job] = queue.SimpleQueue()
-        self.busy = False
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._submitted = self._ended = 0  # each is changed by one thread
         threading.Thread(target=self._run, name="fedpeer-train", daemon=True).start()
+
+    @property
+    def busy(self) -> bool:
+        """True while a job is queued or under way."""
+        return self._ended < self._submitted
 
     def submit(self, job: _Job) -> None:
         """Queue a job; it is done after those submitted before."""
-        self.busy = True
+        self._submitted += 1
         self._jobs.put(job)
 
+    def close(self) -> None:
+        """End the thread after the jobs submitted so far; it would keep all that they need in memory."""
+        self._jobs.put(None)
+
     def _run(self) -> None:
-        while True:
-            job = self._jobs.get()
+        while (job := self._jobs.get()) is not None:
             try:
                 result = self._patiently(job)
             except Exception as error:
                 self._on_event(self._failed, error)
                 return
             finally:
-                self.busy = not self._jobs.empty()
+                self._ended += 1
             self._on_event(self._done, result)
 
     def _patiently(self, job: _Job) -> _Result:

@@ -14,8 +14,6 @@ from fedpeer.peer.node.rounds import expected_averaging
 from fedpeer.peer.runtime.status import ConsensusView, GroupView, NodeView, PeerState, PeerView, State
 from fedpeer.peer.state.durable_state import GroupState
 
-#: States of a peer that can vote.
-
 
 def view_of(node: Node, heard_s: Mapping[str, float], lag_ms_p99: float = 0.0) -> NodeView:
     """Return the node's current view.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import json
 import os
@@ -11,6 +12,7 @@ import signal
 import subprocess
 import sys
 import urllib.request
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack, nullcontext
 from dataclasses import replace
@@ -250,20 +252,28 @@ def test_a_signal_before_peers_listen_is_a_pause(
 def test_a_peer_that_is_to_leave_does_so_under_the_next_contract_too(
     fedpeer: Fedpeer, configs: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was away when the contract came, and changes to it before it has met the others; then it stayed for good."""
-    leaves = list[bool]()
+    """It went on learning instead: a finished peer with a later contract in its folder changes to that at once.
+
+    The process before is gone by then, with its data.
+    """
+    stops, leaves = iter([Stop(0, "changes to contract 1", again=True), Stop(0, "left")]), list[bool]()
+    lived = list[weakref.ref[object]]()
 
     class Process:
         """Process that ends for a new contract the first time."""
 
         training = pause_requested = False
 
-        def __init__(self, _: object, *, leave: bool = False, **__: object) -> None:
+        def __init__(self, prepared: object, *, leave: bool = False, **_: object) -> None:
+            self.itself = self  # as a real one by its callbacks
             leaves.append(leave)
+            lived.append(weakref.ref(self))
             self.leave_requested = leave
 
         async def run(self) -> Stop:
-            return Stop(0, "", again=len(leaves) == 1)
+            await asyncio.sleep(0)
+            assert all(each() is None for each in lived[:-1])
+            return next(stops)
 
     monkeypatch.setattr(prepared, "prepare_peer", lambda *_: None)
     monkeypatch.setattr(runtime_process, "PeerProcess", Process)

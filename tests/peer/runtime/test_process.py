@@ -8,6 +8,7 @@ import json
 import os
 import signal
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,10 +16,13 @@ from typing import Any, cast
 
 import pytest
 
+from fedpeer.algorithms.outer_steps import OuterSteps
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.discovery import DiscoveryError
-from fedpeer.peer.runtime.prepared import _unproven
+from fedpeer.peer.runtime.job_runner import JobRunner
+from fedpeer.peer.runtime.prepared import _unproven, initial_status
 from fedpeer.peer.runtime.process import _AGAIN_S, WAITING_MAX, PeerProcess
+from fedpeer.peer.runtime.store import DuplicatePeerError, Store
 from fedpeer.peer.state.events import Stop
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.wire.roster import RosterEntry
@@ -91,6 +95,10 @@ def test_the_log_says_how_the_process_ended(tmp_path: Path, monkeypatch: pytest.
     good.mkdir()
     bad.mkdir()
     stop = asyncio.run(process_at(good).run())
+    for thread in threading.enumerate():
+        if thread.name == "fedpeer-train":
+            thread.join(10.0)
+            assert not thread.is_alive(), "it would keep the peer's data in memory"
     [last] = logged(good, "stopped")
     assert (last["text"], last["fields"]) == (stop.text, {"code": 0})
     process = process_at(bad)
@@ -99,6 +107,15 @@ def test_the_log_says_how_the_process_ended(tmp_path: Path, monkeypatch: pytest.
         asyncio.run(process.run())
     [failed] = logged(bad, "failed")
     assert (failed["level"], failed["text"]) == ("error", "ZeroDivisionError: division by zero")
+
+
+def test_a_second_start_writes_nothing_into_the_log_of_the_first(tmp_path: Path) -> None:
+    """Its last line said that the peer had failed."""
+    process = process_at(tmp_path)
+    with Store.open(tmp_path / "state"):
+        with pytest.raises(DuplicatePeerError):
+            asyncio.run(process.run())
+        assert not (tmp_path / "state" / "log.jsonl").exists()
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
@@ -149,6 +166,19 @@ def test_claims_of_a_newcomer_are_verified_while_its_roster_waits_for_a_save(tmp
     later = replace(roster, number=roster.number + 1, entries=(*roster.entries, newcomer))
     node.state.peer_groups = replace(node.state.peer_groups, roster=later)
     assert node.state.verify("cas", b"a claim", _unproven("cas", b"a claim"))
+
+
+def test_who_begins_alone_takes_outer_steps_as_soon_as_there_is_another_member(tmp_path: Path) -> None:
+    """Until its next start it took none, and at that its state had another form than its training."""
+    learning = {"steps_between_averaging": 1, "rounds": 2, "outer": "nesterov"}
+    prepared = alone_at(tmp_path, {**FEDERATION, "learning": learning}, data={"simulation": 1})
+    jobs = JobRunner(prepared, tmp_path, initial_status(prepared), lambda what, text: None)
+    alone = jobs._trainer
+    entry = RosterEntry(id="bob", key=bytes(32), address="http://127.0.0.1:1")
+    jobs.enrol(replace(prepared.roster, number=2, entries=(*prepared.roster.entries, entry)))
+    jobs._follow_roster()
+    assert jobs._trainer.form.size == alone.form.size
+    assert [len(cast(OuterSteps, each.algorithm).rules.rules) for each in (alone, jobs._trainer)] == [0, 1]
 
 
 def test_a_finished_peer_that_is_started_to_leave_does_not_just_stop(tmp_path: Path) -> None:
