@@ -62,7 +62,7 @@ _LOST = 1e9
 #: Settings of averaging that an algorithm with a server does not use; local training uses the optimizer's state.
 _PEER_TO_PEER = {
     "learning": ("weights", "buffers"),
-    "gossip": ("protocol", "topology", "exchanges", "every", "drift"),
+    "gossip": ("protocol", "topology", "exchanges", "every", "drift", "wire"),
 }
 
 OnEvent = Callable[[SimulationEvent], None]

@@ -520,9 +520,9 @@ def test_what_an_algorithm_cannot_learn_from_is_found_before_a_run(engine: Engin
         ({"learning__everyone_trains": True}, ["full-averaging"], ["everyone_trains"]),
         ({"learning__everyone_trains": True}, ["full-averaging", "fedavg"], []),
         (
-            {"gossip__topology": "ring", "gossip__exchanges": 3, "gossip__drift": 0.1},
+            {"gossip__topology": "ring", "gossip__exchanges": 3, "gossip__drift": 0.1, "gossip__wire": "int8"},
             ["local", "fedavg"],
-            ["gossip.topology, gossip.exchanges, gossip.drift: for algorithms without a server"],
+            ["gossip.topology, gossip.exchanges, gossip.drift, gossip.wire: for algorithms without a server"],
         ),
         ({"gossip__topology": "ring"}, ["partial-averaging", "fedavg"], []),
         (
