@@ -225,7 +225,7 @@ class ClusteringEngine(Engine):
             workspace.train, self._back = split_network(workspace.train, tried[0], world.draws, world.peers)
             return workspace
 
-        # A graph of the model's own fits groups of any size, which only a user's mistake in listed members may not have.
+        # Too few members for the model's own graph are a mistake only where the user lists them (`averaging_of`).
         averaging = {
             group.id: averaging_among(group.members, group.id, gossip_of(plan, federation, group.id), world.seed)
             for group in plan.groups

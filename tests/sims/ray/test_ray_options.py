@@ -111,7 +111,8 @@ def test_a_finished_run_brings_its_best_models_in_place_of_earlier_ones(tmp_path
         folder.save_models("local", 0, {"peer1/w": np.full(1, best)}, {}, best=True)
     part.save_models("local", 0, {"peer1/w": np.full(1, 3.0)}, {})
     _take_over(run, part, MethodSeed("local", 0))
-    assert [load_file(run.models("local", 0, best=best))["peer1/w"].tolist() for best in (True, False)] == [[2.0], [3.0]]
+    found = [load_file(run.models("local", 0, best=best)) for best in (True, False)]
+    assert [each["peer1/w"].tolist() for each in found] == [[2.0], [3.0]]
 
 
 def test_an_address_at_which_nobody_listens_is_told_before_anything_begins() -> None:
