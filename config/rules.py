@@ -521,10 +521,10 @@ def _members(options: Combination, condition: Callable[[str], object]) -> list[_
     return [{"path": ("partial_models", name, "members")} for name in _automatic(options) if condition(name)]
 
 
-def _own_edges(options: Combination, name: str) -> bool:
-    """Return whether a partial model is averaged along edges that the user lists."""
+def _listed_edges(options: Combination, name: str) -> bool:
+    """Return whether trials or averages of a partial model are sent along edges that the user lists."""
     own = options.federation.partial_models[name].gossip or SliceGossipSettings()
-    return (own.topology or options.gossip.topology).name == "edges"
+    return any(each is not None and each.name == "edges" for each in (options.gossip.topology, own.topology))
 
 
 def _assignment_settings(options: Combination) -> Iterator[_Broken]:
@@ -1166,7 +1166,7 @@ RULES: tuple[Rule, ...] = (
         "members to be found, and your own edges",
         ("partial_models.*.members", "gossip.topology"),
         "your own edges may not connect the groups that the peers will find; choose another topology",
-        lambda options: _members(options, lambda name: _own_edges(options, name)),
+        lambda options: _members(options, lambda name: _listed_edges(options, name)),
     ),
     Rule(
         "networks of peers that do not exist",

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from fedpeer.algorithms.precision import widest
 from fedpeer.slicing.plan import Plan
 
 
@@ -20,7 +21,7 @@ def disagreement_of(plan: Plan, peers: Sequence[str], x_Pn: Tensor) -> dict[str,
         peers: ids of the rows of x_Pn.
         x_Pn: (P, n) models.
     """
-    wide_Pn, found = x_Pn.double(), {}
+    wide_Pn, found = x_Pn.to(widest(x_Pn.device)), {}
     rows = {peer: row for row, peer in enumerate(peers)}
     for group in plan.groups:
         # With several averaged vectors, each as long as the model, only the first has the model's indices.

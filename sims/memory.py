@@ -22,7 +22,7 @@ from fedpeer.learning.holdings import inputs_of
 from fedpeer.learning.local_task import batch_view, budget, check_step
 from fedpeer.learning.outer import outer_rules
 from fedpeer.sims.vector.engine import VectorEngine
-from fedpeer.sims.vector.workspace import Job, JobNetwork, Workspace, WorkspacePart
+from fedpeer.sims.vector.workspace import LOCAL_COLUMNS, Job, JobNetwork, Workspace, WorkspacePart
 from fedpeer.sims.world import World, plan_of
 from fedpeer.slicing.flat import trainable_copy
 from fedpeer.slicing.plan import Plan
@@ -168,7 +168,7 @@ def _stacked(views: Sequence[BatchView | None]) -> BatchView | None:
 def _columns(plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     """Return the members' columns and rows by group.
 
-    Local parameters are the entries "local 1", ..., one for each kind of peer.
+    Local parameters are the entries `LOCAL_COLUMNS` and 1, 2, ..., one for each kind of peer.
     """
     index, rows = {}, {}
     number = {peer: place for place, peer in enumerate(plan.peers)}
@@ -183,6 +183,6 @@ def _columns(plan: Plan) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         kinds.setdefault(id(plan.local[peer]), []).append(peer)
     for place, members in enumerate(kinds.values(), start=1):
         if len(plan.local[members[0]]):
-            index[f"local {place}"] = torch.from_numpy(plan.local[members[0]])
-            rows[f"local {place}"] = torch.tensor([number[peer] for peer in members])
+            index[f"{LOCAL_COLUMNS}{place}"] = torch.from_numpy(plan.local[members[0]])
+            rows[f"{LOCAL_COLUMNS}{place}"] = torch.tensor([number[peer] for peer in members])
     return index, rows

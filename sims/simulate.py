@@ -59,8 +59,11 @@ _LOSSES_MAX = 3
 #: units may be millions.
 _LOST = 1e9
 
-#: Settings of `gossip` that an algorithm with a server does not use.
-_PEER_TO_PEER = ("protocol", "topology", "exchanges", "every", "drift")
+#: Settings of averaging that an algorithm with a server does not use; local training uses the optimizer's state.
+_PEER_TO_PEER = {
+    "learning": ("weights", "buffers"),
+    "gossip": ("protocol", "topology", "exchanges", "every", "drift", "wire"),
+}
 
 OnEvent = Callable[[SimulationEvent], None]
 _Checkpoint = tuple[Mapping[str, Any], Mapping[str, Any]]
@@ -152,19 +155,21 @@ def unused_settings(request: SimulationRequest) -> list[str]:
     methods = [method_of(each) for each in request.methods]
     served, gossips = any(method.has_server for method in methods), any(method.averages for method in methods)
     remarks = []
-    if gossips and not served:
+    if not served:
         none = "algorithms with a server, and none has one here"
         if learning.participation < 1:
             remarks.append(f"participation {learning.participation:g} is for {none}: all peers take part")
         elif learning.everyone_trains is not False:
             remarks.append(f"everyone_trains is for {none}: all peers train")
     if served and not gossips:
-        unused = _written_gossip(request, _PEER_TO_PEER)
+        unused = ", ".join(filter(None, (_written(request, *group) for group in _PEER_TO_PEER.items())))
         if unused:
             remarks.append(f"{unused}: for algorithms without a server, and all have one here; not used")
+    if all(method.has_server for method in methods) and learning.optimizer_state != "keep":
+        remarks.append("learning.optimizer_state: for algorithms without a server, and all have one here; not used")
     own = [each.gossip.protocol for each in request.federation.partial_models.values() if each.gossip]
     if gossips and gossip.protocol in ("exact", "coordinator") and not any(own):
-        unused = _written_gossip(request, ("topology", "exchanges"))
+        unused = _written(request, "gossip", ("topology", "exchanges"))
         if unused:
             remarks.append(f"{unused}: protocol {gossip.protocol} takes the mean of all members at once; not used")
     if gossips and gossip.every > learning.rounds:
@@ -176,10 +181,11 @@ def unused_settings(request: SimulationRequest) -> list[str]:
     return remarks
 
 
-def _written_gossip(request: SimulationRequest, names: Sequence[str]) -> str:
-    """Return those of these settings of the averaging that are not as usual, in words."""
-    gossip, usual = request.federation.gossip, type(request.federation.gossip)()
-    return ", ".join(f"gossip.{name}" for name in names if getattr(gossip, name) != getattr(usual, name))
+def _written(request: SimulationRequest, section: str, names: Sequence[str]) -> str:
+    """Return those of these settings of a section of the federation that are not as usual, in words."""
+    settings = getattr(request.federation, section)
+    usual = type(settings)()
+    return ", ".join(f"{section}.{name}" for name in names if getattr(settings, name) != getattr(usual, name))
 
 
 def _workers(simulation: Simulation, cluster: Cluster | None = None) -> int:

@@ -77,6 +77,7 @@ class NetworkEngine(PeersEngine):
         self._patience, self._over = self._limit(node_factory), over(faults or Faults())
         self._liars = frozenset(each.peer for each in (faults or Faults()).liars)
         self._counted = self._simulator.counted()
+        self._evaluated_round = 0
 
     def __enter__(self) -> Self:
         self._simulator.start()
@@ -122,6 +123,7 @@ class NetworkEngine(PeersEngine):
         self._go_on(lambda: (peer for peer, seen in honest.items() if not seen.evaluated))
         if early := [peer for peer in self._liars if not self._seen[peer].evaluated]:
             raise EngineError(f"{early[0]} lies before its first evaluation; let it start later (liar:...,at=SECONDS)")
+        self._evaluated_round = self.round
         latest = [_latest(seen.evaluated, self.round) for seen in self._seen.values()]
         if validation:
             return [each.validation or _NOTHING_HELD_OUT for each in latest]
@@ -147,13 +149,19 @@ class NetworkEngine(PeersEngine):
         return disagreement_of(self._plan, self._world.peers, self.x_Pn)
 
     def snapshot(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
-        """Return the input of `restore`: the number of the round."""
-        return {}, {"round": self.round}
+        """Return the input of `restore`: the number of the round, and whether it has been evaluated."""
+        return {}, {"round": self.round, "evaluated": self._evaluated_round == self.round}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """Repeat the rounds before the snapshot, with exactly the same numbers."""
-        while self.round < state["round"]:
+        """Repeat the rounds before the snapshot, with exactly the same numbers.
+
+        Evaluations are repeated, too: one that waits for a peer may last until the next round is over.
+        """
+        learning, last = self._world.federation.learning, state["round"]
+        while self.round < last:
             self.step()
+            if learning.evaluated(self.round) and (self.round < last or state.get("evaluated")):
+                self.evaluate()
 
     def _go_on(self, awaited: Callable[[], Iterator[str]]) -> None:
         """Run until no peer is awaited any more."""

@@ -68,7 +68,7 @@ class Watched:
         return self.rows[max(before) if before else min(self.rows)]
 
     def sent(self, round: int) -> tuple[int, int]:
-        """Return the messages and bytes of this round; 0 if the peer skipped it: the next row has all since the last."""
+        """Return the messages and bytes of this round; 0 if the peer skipped it: its next row has them all."""
         row = self.rows.get(round)
         return (0, 0) if row is None else (row["messages_sent"], row["bytes_sent"])
 

@@ -109,11 +109,10 @@ def _take_over(run: RunFolder, part: RunFolder, cell: MethodSeed) -> None:
     from safetensors.numpy import load_file
 
     stored = part.models(*cell)
-    run.save_models(*cell, load_file(stored), read_json(stored.with_suffix(".json")))
+    saved = run.save_models(*cell, load_file(stored), read_json(stored.with_suffix(".json")))
     for path in stored.parent.iterdir():
-        target = run.path / "models" / path.name
-        if not target.exists():
-            shutil.copyfile(path, target)
+        if path.name not in (saved.name, saved.with_suffix(".json").name):
+            shutil.copyfile(path, saved.with_name(path.name))
     for row in part.rows():
         run.record(row)
     part.forget_models()

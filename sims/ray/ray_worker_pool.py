@@ -5,8 +5,8 @@ twice, however many exchanges there are: each shard gives its rows of every shar
 shard takes its rows of it back. The leading process passes on references, never values.
 
 Peers are distributed by the vector engine's blocks of all peers, which are never divided; so the results are the same
-numbers. Where only some clients take part in a round, their blocks may have peers of several shards and are divided; then
-the results are the same up to rounding.
+numbers. Where only some clients take part in a round, their blocks may have peers of several shards and be divided; the
+results are then the same up to rounding.
 """
 
 from __future__ import annotations

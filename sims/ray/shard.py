@@ -35,7 +35,7 @@ from fedpeer.sims.vector.tasks import (
     mix,
     multiplied,
 )
-from fedpeer.sims.vector.workspace import Job, States, Workspace, allocate, tensor, transformed
+from fedpeer.sims.vector.workspace import LOCAL_COLUMNS, Job, States, Workspace, allocate, tensor, transformed
 
 _Array: TypeAlias = NDArray[Any]
 #: Rows of some peers, by name.
@@ -200,7 +200,7 @@ class Shard:
             put_packed(workspace, self._peers, 1 - source, share, rows_MD)
         for name in workspace.index:
             own = workspace.rows[name][_own(workspace.rows[name], self._peers)]
-            if name.startswith("local ") and len(own):
+            if name.startswith(LOCAL_COLUMNS) and len(own):
                 index_D, trained_Pn = workspace.index[name], workspace.x[source]
                 kept[name] = torch.stack([trained_Pn[row].index_select(0, index_D) for row in own.tolist()]).numpy()
         restore_rows(workspace, self._peers, 1 - source, kept)

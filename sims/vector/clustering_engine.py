@@ -82,7 +82,7 @@ class _Comparison:
         """Return the sketches that the peers send, (P, S), or (P, K, S) in parts if they are not of updates."""
         if self.task.side_2D is None:
             return normalised_sketches(self.summed_PS)
-        change_PD = (self.compared(x_Pn).double() - self.start_PD.double()).cpu().numpy()
+        change_PD = (self.compared(x_Pn).cpu().double() - self.start_PD.cpu().double()).numpy()
         part_PKS = np.stack([self.sketch(self.task.moments_of(change_D)) for change_D in change_PD])
         return normalised_sketches(part_PKS.reshape(len(part_PKS), -1)).reshape(part_PKS.shape)
 
@@ -225,7 +225,7 @@ class ClusteringEngine(Engine):
             workspace.train, self._back = split_network(workspace.train, tried[0], world.draws, world.peers)
             return workspace
 
-        # A graph of the model's own fits groups of any size, which only a user's mistake in listed members may not have.
+        # Too few members for the model's own graph are a mistake only where the user lists them (`averaging_of`).
         averaging = {
             group.id: averaging_among(group.members, group.id, gossip_of(plan, federation, group.id), world.seed)
             for group in plan.groups

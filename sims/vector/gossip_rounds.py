@@ -24,7 +24,7 @@ from fedpeer.sims.peers import secret_of
 from fedpeer.sims.vector.event_triggered import EventTriggered
 from fedpeer.sims.vector.rounds import Session, Tensors
 from fedpeer.sims.vector.tasks import Disagreement, Keep, Mix, Mixing, WorkerTask
-from fedpeer.sims.vector.workspace import other
+from fedpeer.sims.vector.workspace import LOCAL_COLUMNS, other
 from fedpeer.slicing.plan import Group, Plan
 
 #: Scalars in a block of columns over all members of a group. A block is one task, whose message costs as much as
@@ -61,7 +61,7 @@ class GossipRounds:
         self._noise: dict[str, NDArray[np.float64]] = {}
         self._triggers: EventTriggered | None = None
         self._mixes = columns(plan)
-        self._keeps = [name for name in session.workspace.index if name.startswith("local ")]
+        self._keeps = [name for name in session.workspace.index if name.startswith(LOCAL_COLUMNS)]
 
     def begin(self) -> None:
         if any(policy.drift is not None for policy in self._averaging.values()):

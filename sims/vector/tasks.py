@@ -258,7 +258,8 @@ def mix(workspace: Workspace, matrix: Multiplied, task: Mix) -> None:
     """Compute x' = T @ x on a block of columns, piece by piece; each parameter is read once and written once."""
     source, target = workspace.x[task.source], workspace.x[1 - task.source]
     whole = _region(workspace, task, task.start, task.stop)
-    if whole.span is not None and not isinstance(matrix, Tensor) and whole.scalars >= _COMPILED_FROM:
+    large = source.device.type == "cpu" and whole.scalars >= _COMPILED_FROM
+    if large and whole.span is not None and not isinstance(matrix, Tensor):
         from fedpeer.sims.vector import sparse_mixing  # imports numba, which takes half a second
 
         sparse_mixing.multiply(matrix, source.numpy(), target.numpy(), *whole.span)

@@ -38,6 +38,10 @@ T = TypeVar("T")
 LEARNT = ("x", "states")
 
 
+#: Beginning of the names of the local columns among those of the groups; no partial model's name has this character.
+LOCAL_COLUMNS = "&local "
+
+
 def tensor(array: NDArray[Any]) -> Tensor:
     """Return a tensor in the array's memory. It may belong to a file or an object store: read it, never write it."""
     with warnings.catch_warnings():
@@ -321,8 +325,9 @@ class Workspace:
                differ, shorter rows end with zeros
     x_NF       the inputs of the data set
     view       how each peer sees the inputs; None if all see them unchanged
-    index      by group the columns of x, (D,) ascending if they are the same for all members, else (M, D)
-    rows       by group the rows of x, (M,)
+    index      by group the columns of x, (D,) ascending if they are the same for all members, else (M, D); also the
+               local columns of each kind of peer, under names that begin with `LOCAL_COLUMNS`
+    rows       by group, and for each kind of peer, the rows of x, (M,)
     class_weight_PC   weight of each class in each peer's loss; None: all examples count the same
     states     the algorithm's states, for each network of the job: all peers have a row, and the peers with this
                network use theirs

@@ -392,10 +392,10 @@ def test_what_the_noise_comes_to_is_told_for_whoever_was_asked_most(tmp_path: Pa
         learning__rounds=4,
     )
     found = api.simulate(federation=settings, methods=("fedavg",), seeds=(0, 1), out=tmp_path)
-    by_seed = [
-        [client for number in (1, 2, 3, 4) for client in drawn(world(settings, seed), number)] for seed in (0, 1)
-    ]
-    most_S = [max(options.count(client) for client in options) for options in by_seed]
+    most_S = []
+    for seed in (0, 1):
+        options = [client for number in (1, 2, 3, 4) for client in drawn(world(settings, seed), number)]
+        most_S.append(max(options.count(client) for client in options))
     assert most_S[0] < (most := max(most_S)), "in the run of another seed than the first"
     told = found.summary["privacy"]
     assert told["rounds"] == most

@@ -515,14 +515,24 @@ def test_what_an_algorithm_cannot_learn_from_is_found_before_a_run(engine: Engin
     ("settings", "methods", "words"),
     [
         ({"learning__participation": 0.5}, ["local", "full-averaging"], ["participation 0.5"]),
+        ({"learning__participation": 0.5}, ["local"], ["participation 0.5"]),
         ({"learning__everyone_trains": True}, ["full-averaging"], ["everyone_trains"]),
         ({"learning__everyone_trains": True}, ["full-averaging", "fedavg"], []),
         (
-            {"gossip__topology": "ring", "gossip__exchanges": 3, "gossip__drift": 0.1},
+            {"gossip__topology": "ring", "gossip__exchanges": 3, "gossip__drift": 0.1, "gossip__wire": "int8"},
             ["local", "fedavg"],
-            ["gossip.topology, gossip.exchanges, gossip.drift: for algorithms without a server"],
+            ["gossip.topology, gossip.exchanges, gossip.drift, gossip.wire: for algorithms without a server"],
         ),
         ({"gossip__topology": "ring"}, ["partial-averaging", "fedavg"], []),
+        (
+            {"learning__weights": "samples", "learning__buffers": "local", "learning__optimizer_state": "reset"},
+            ["fedavg"],
+            [
+                "learning.weights, learning.buffers, gossip.topology, gossip.exchanges: for algorithms without",
+                "learning.optimizer_state: for algorithms without a server",
+            ],
+        ),
+        ({"learning__optimizer_state": "reset"}, ["local", "full-averaging", "fedavg"], []),
         (
             {"gossip__protocol": "exact", "gossip__topology": "ring", "gossip__exchanges": 3},
             ["partial-averaging"],

@@ -238,6 +238,12 @@ def test_what_is_in_no_group_is_trained_and_not_touched() -> None:
         assert not same_bits(trained, mixed)
 
 
+def test_a_partial_model_may_be_called_local_something() -> None:
+    slices = {"neurons": {"input": "all", "hidden1": 6, "output": "all"}}
+    found = [played(world(federation(partial_models={name: slices})), rounds=1) for name in ("wards", "local 1")]
+    assert same_bits(*found)
+
+
 def test_a_worker_killed_twice_is_named_and_replaced_and_the_result_is_the_same() -> None:
     made = world(federation())
     undisturbed = played(made, workers=2)

@@ -16,11 +16,9 @@ from typing import Any, cast
 
 import pytest
 
-from fedpeer.algorithms.outer_steps import OuterSteps
 from fedpeer.peer.runtime.carrier import Carrier
 from fedpeer.peer.runtime.discovery import DiscoveryError
-from fedpeer.peer.runtime.job_runner import JobRunner
-from fedpeer.peer.runtime.prepared import _unproven, initial_status
+from fedpeer.peer.runtime.prepared import _unproven
 from fedpeer.peer.runtime.process import _AGAIN_S, WAITING_MAX, PeerProcess
 from fedpeer.peer.runtime.store import DuplicatePeerError, Store
 from fedpeer.peer.state.events import Stop
@@ -166,19 +164,6 @@ def test_claims_of_a_newcomer_are_verified_while_its_roster_waits_for_a_save(tmp
     later = replace(roster, number=roster.number + 1, entries=(*roster.entries, newcomer))
     node.state.peer_groups = replace(node.state.peer_groups, roster=later)
     assert node.state.verify("cas", b"a claim", _unproven("cas", b"a claim"))
-
-
-def test_who_begins_alone_takes_outer_steps_as_soon_as_there_is_another_member(tmp_path: Path) -> None:
-    """Until its next start it took none, and at that its state had another form than its training."""
-    learning = {"steps_between_averaging": 1, "rounds": 2, "outer": "nesterov"}
-    prepared = alone_at(tmp_path, {**FEDERATION, "learning": learning}, data={"simulation": 1})
-    jobs = JobRunner(prepared, tmp_path, initial_status(prepared), lambda what, text: None)
-    alone = jobs._trainer
-    entry = RosterEntry(id="bob", key=bytes(32), address="http://127.0.0.1:1")
-    jobs.enrol(replace(prepared.roster, number=2, entries=(*prepared.roster.entries, entry)))
-    jobs._follow_roster()
-    assert jobs._trainer.form.size == alone.form.size
-    assert [len(cast(OuterSteps, each.algorithm).rules.rules) for each in (alone, jobs._trainer)] == [0, 1]
 
 
 def test_a_finished_peer_that_is_started_to_leave_does_not_just_stop(tmp_path: Path) -> None:

@@ -11,7 +11,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, Self
 
+import numpy as np
 import pytest
+from safetensors.numpy import load_file
 
 from fedpeer.config.choice import ChoiceError, parse_choice
 from fedpeer.config.problems import ConfigError
@@ -19,7 +21,7 @@ from fedpeer.runs.folder import RunFolder
 from fedpeer.sims.checks import check_engine
 from fedpeer.sims.events import Remark, SimulationEvent
 from fedpeer.sims.prepare import prepare_simulation
-from fedpeer.sims.request import SimulationRequest
+from fedpeer.sims.request import MethodSeed, SimulationRequest
 from fedpeer.sims.simulate import _spread, _Stage, unused_settings
 from fedpeer.sims.vector.pool import Stopped
 from tests.forked import python
@@ -96,6 +98,21 @@ def test_a_run_of_one_method_does_not_remark_on_what_another_method_uses(
     with pytest.raises(Stopped):
         _spread(_Stage(simulation, SimpleNamespace(), run, said.append, threading.Event()), simulation.cells, ())
     assert said == []
+
+
+@pytest.mark.slow
+def test_a_finished_run_brings_its_best_models_in_place_of_earlier_ones(tmp_path: Path) -> None:
+    """The simulation was begun with shards, and its first run stopped after some rounds."""
+    pytest.importorskip("ray")
+    from fedpeer.sims.ray.cells import _take_over
+
+    run, part = (RunFolder.create(tmp_path / name, name="test", settings={}, environment={}) for name in "ab")
+    for folder, best in ((run, 1.0), (part, 2.0)):
+        folder.save_models("local", 0, {"peer1/w": np.full(1, best)}, {}, best=True)
+    part.save_models("local", 0, {"peer1/w": np.full(1, 3.0)}, {})
+    _take_over(run, part, MethodSeed("local", 0))
+    found = [load_file(run.models("local", 0, best=best)) for best in (True, False)]
+    assert [each["peer1/w"].tolist() for each in found] == [[2.0], [3.0]]
 
 
 def test_an_address_at_which_nobody_listens_is_told_before_anything_begins() -> None:
