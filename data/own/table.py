@@ -418,12 +418,12 @@ def _assembled(features: list[str], columns: _Columns, wanted: WantedColumns, mi
     source = _source(task, names, wanted, mistakes)
     if wanted.text is None:
         x: NDArray[np.generic] = np.concatenate(columns.batches)
-        vocabulary = 0
+        vocabulary, padding = 0, None
     else:
         tokens = tokens_of(columns.texts, wanted.text, continued=task == "next-token")
         if not len(tokens.x_NT):
             raise mistakes.stop(f"column {wanted.text.column}", "no text has two tokens, so there is none to predict")
-        x, vocabulary = tokens.x_NT, tokens.vocabulary
+        x, vocabulary, padding = tokens.x_NT, tokens.vocabulary, tokens.padding
         y = y if tokens.y_NT is None else tokens.y_NT
         user_N = None if user_N is None else user_N[tokens.row_N]
         if tokens.cut:
@@ -440,6 +440,7 @@ def _assembled(features: list[str], columns: _Columns, wanted: WantedColumns, mi
         test_N=drawn_test_part(y, task, wanted.test_fraction),
         feature_names=tuple(features),
         vocabulary=vocabulary,
+        padding=padding,
         text=wanted.text,
         source=source,
     )
