@@ -407,7 +407,7 @@ def _guessed_task(y: NDArray[np.generic], classes: tuple[str, ...]) -> Task:
 def _array(value: object, name: str, mistakes: FileMistakes) -> NDArray[np.generic]:
     try:
         array: NDArray[np.generic] = np.asarray(value)
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, RuntimeError) as problem:  # the last from a tensor with a gradient
         mistakes.add(name, f"it cannot be converted to an array ({problem}); give all examples the same shape")
         return np.empty(0)
     if array.dtype.kind not in "biuf":

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Task, TextColumn
 from fedpeer.data.own.columns import (
+    ColumnRole,
     class_numbers,
     column_numbers,
     described,
@@ -336,12 +337,11 @@ def arrow_text(column: Any, name: str, mistakes: FileMistakes) -> list[str]:
             column = column.cast(pyarrow.string())
         return ["" if value is None else str(value).strip() for value in column.to_pylist()]
     except ValueError as problem:  # Arrow's own errors, and text that is not UTF-8
-        reason = f"it cannot be read as text ({problem}); leave it out with drop={name}, or convert it"
-        raise mistakes.stop(f"column {name}", reason) from None
+        raise mistakes.stop(f"column {name}", f"it cannot be read as text ({problem}); convert it") from None
 
 
 def arrow_numbers(
-    column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes, *, needed: bool = False
+    column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes, *, role: ColumnRole = "feature"
 ) -> NDArray[np.float32]:
     """Return an Arrow column as numbers; note the cells that are none."""
     import pyarrow
@@ -355,7 +355,7 @@ def arrow_numbers(
             return value_N
     if pyarrow.types.is_boolean(column.type):  # true is a number here, and not the text that it is in a CSV
         column = column.cast(pyarrow.int8())
-    return column_numbers(arrow_text(column, name, mistakes), rows, name, mistakes, needed=needed)
+    return column_numbers(arrow_text(column, name, mistakes), rows, name, mistakes, role=role)
 
 
 def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes, separator: str = "") -> None:
@@ -464,7 +464,7 @@ def _label_targets(
     if task == "classification":
         y, names = class_numbers(cells, columns.rows, wanted.label, wanted.classes, mistakes)
         return y, task, names
-    return column_numbers(cells, columns.rows, wanted.label, mistakes), task, ()
+    return column_numbers(cells, columns.rows, wanted.label, mistakes, role="target"), task, ()
 
 
 def _source(task: Task, names: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes) -> str:
