@@ -147,7 +147,7 @@ class _Loop:
             raise AlgorithmError(
                 "the network has parameters that are not trained, but the posterior covers all of them; train them all"
             )
-        self._mu, self._rho = split_parameters(dict(self._module.named_parameters()))
+        self._mu, self._rho = split_parameters(self._module)
         if not list(self._mu) == list(self._rho) == [each.name for each in context.layout.tensors]:
             raise AlgorithmError(
                 "the network uses one tensor in several places, which have no common distribution; use separate tensors"

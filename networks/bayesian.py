@@ -2,7 +2,8 @@
 
 `bayesian` turns a plain network (MLP, CNN, recurrent) into a Bayesian one of the same structure: each module with
 weights becomes a `BayesianLayer` of two such modules, `mu` and `rho`. Means and rhos have the names, shapes and order
-of the plain network's tensors, so a plan that cuts the plain network's flat vector into slices applies to both.
+of the plain network's tensors, so a plan that cuts the plain network's flat vector into slices applies to both. A
+module that has weights of its own beside layers, such as a transformer with its positions, becomes one such layer.
 
 Without noise a network computes with its means. With noise (`sampled`) each layer draws its output by one of three
 estimators, all of which are exact in each output's mean and variance:
@@ -177,11 +178,12 @@ def sampled(network: nn.Module, x: Tensor, noise: NoiseSource) -> Tensor:
             layer.noise = None
 
 
-def split_parameters(parameters: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+def split_parameters(network: nn.Module) -> tuple[dict[str, nn.Parameter], dict[str, nn.Parameter]]:
     """Split a Bayesian network's parameters into means and rhos, by the plain network's names and in its order."""
-    mu, rho = dict[str, Tensor](), dict[str, Tensor]()
-    for name, tensor in parameters.items():
-        path, _, last = name.rpartition(".")
-        path, _, kind = path.rpartition(".")
-        (mu if kind == "mu" else rho)[f"{path}.{last}" if path else last] = tensor
+    mu, rho = dict[str, nn.Parameter](), dict[str, nn.Parameter]()
+    for path, layer in network.named_modules():
+        if isinstance(layer, BayesianLayer):
+            before = f"{path}." if path else ""
+            for found, plain in ((mu, layer.mu), (rho, layer.rho)):
+                found |= {f"{before}{name}": parameter for name, parameter in plain.named_parameters()}
     return mu, rho

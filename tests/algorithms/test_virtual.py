@@ -237,7 +237,7 @@ def test_what_a_bayesian_layer_samples_is_the_exact_free_energy_and_slope() -> N
     state = {"weight": posterior.mu_D[None]}, {"weight": inverse_softplus(posterior.sigma_D)[None]}
     made.load_state_dict(joined(*state))
     mean, error = log_likelihood_by_sampling(made, x_ND, y_N, 0.5, draws=4000)
-    mu, rho = (each["weight"] for each in split_parameters(dict(made.named_parameters())))
+    mu, rho = (each["weight"] for each in split_parameters(made))
     exact = expected_log_likelihood(x_ND, y_N, Gaussian.of(mu[0], functional.softplus(rho[0])), 0.5)
     assert abs(mean.item() - exact.item()) < 5 * error
     for found, right in zip(*(torch.autograd.grad(each, (mu, rho)) for each in (mean, exact)), strict=True):

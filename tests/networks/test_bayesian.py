@@ -21,7 +21,7 @@ from fedpeer.networks.bayesian import (
     sampled,
     split_parameters,
 )
-from fedpeer.networks.registry import NetworkError, cnn, lstm, mlp
+from fedpeer.networks.registry import NetworkError, cnn, lstm, mlp, transformer
 from fedpeer.slicing.flat import FlatLayout
 from fedpeer.slicing.trace import trace
 from tests.reference.handed_noise import handed
@@ -200,7 +200,7 @@ NETWORKS: dict[str, tuple[nn.Module, Tensor]] = {
 def test_means_and_rhos_are_cut_as_the_plain_network_is(name: str) -> None:
     plain, _ = NETWORKS[name]
     net = bayesian(plain, estimator="local", sigma=0.3)
-    mu, rho = split_parameters(dict(net.named_parameters()))
+    mu, rho = split_parameters(net)
     there = dict(plain.named_parameters())
     assert list(mu) == list(rho) == list(there)
     assert all(torch.equal(mu[key], there[key]) for key in there)
@@ -222,9 +222,23 @@ def test_whole_networks_draw(name: str, estimator: Estimator) -> None:
     first, second = sampled(net, x, noise), sampled(net, x, noise)
     assert 0 < (first - plain(x)).abs().max() < 0.1
     assert not torch.equal(first, second)
-    rhos = split_parameters(dict(net.named_parameters()))[1]
+    rhos = split_parameters(net)[1]
     # Inactive rectifiers and tokens that do not occur have no slope; at least one weight of the network has one.
     assert any(slope.any() for slope in torch.autograd.grad(first.square().sum(), list(rhos.values())))
+
+
+def test_a_module_with_weights_of_its_own_beside_layers_is_drawn_as_a_whole() -> None:
+    """A transformer has its positions; its layers cannot be Gaussian without it."""
+    plain, x = (
+        transformer((4,), 3, width=4, heads=2, layers=1, vocabulary=5),
+        torch.tensor([[0, 4, 4, 1], [2, 0, 1, 3]]),
+    )
+    net = bayesian(plain, estimator="local", sigma=1e-3)
+    mu, rho = split_parameters(net)
+    assert list(mu) == list(rho) == [name for name, _ in plain.named_parameters()]
+    assert all(torch.equal(mu[name], parameter) for name, parameter in plain.named_parameters())
+    torch.testing.assert_close(net(x), plain(x))
+    assert 0 < (sampled(net, x, drawn_noise(generator(11))) - plain(x)).abs().max() < 0.1
 
 
 def test_the_plain_network_is_not_changed() -> None:

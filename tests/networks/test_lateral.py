@@ -74,7 +74,7 @@ def test_the_server_does_not_hear_the_client() -> None:
 def test_all_of_it_can_be_gaussian_and_names_say_what_is_shared() -> None:
     net = network()
     gaussian = bayesian(net, estimator="flipout", sigma=1e-3)
-    mu, rho = split_parameters(dict(gaussian.named_parameters()))
+    mu, rho = split_parameters(gaussian)
     assert list(mu) == list(rho) == [name for name, _ in net.named_parameters()]
     assert {name.partition(".")[0] for name in mu} == {"server", "client"}
     layers = [module for module in gaussian.modules() if isinstance(module, BayesianLayer)]
