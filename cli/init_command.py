@@ -62,7 +62,6 @@ def init(
     Without --data, each peer gets its part of a small data set, for a first try.
     """
     from fedpeer.cli.peer_options import host_of, ids_of, new_peers, places_of, sources_of
-    from fedpeer.config.settings import TABLES
     from fedpeer.peer.runtime.peer_folder import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
@@ -75,7 +74,7 @@ def init(
     models: list[Path] = []
     if federation is None:
         simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
-        text = federation_file(called, simulated, table=(data or "").partition(":")[0] in TABLES)
+        text = federation_file(called, simulated, source=sources[0].source if sources and data else None)
     else:
         called, text, models = _taken_over(federation, ids, name, data, problems)
     if problems:
