@@ -615,6 +615,10 @@ def test_settings_beside_a_data_set_count_or_are_refused(tmp_path: Path) -> None
     assert found.classes == ("well", "ill", "dead")
     assert found.test_N is not None
     assert found.test_N.sum() == 2
+    labels = replace(WHOLE, y=np.eye(4, 2, dtype=np.float32), task="multi-label")
+    assert of_objects(labels, classes=("well", "ill")).y.tolist() == [[0, 1], [1, 0], [0, 0], [0, 0]]
+    with pytest.raises(DataError, match='the Dataset has no label "dead"; leave it out'):
+        of_objects(labels, classes=("well", "ill", "dead"))
     with pytest.raises(DataError, match=r"(?s)task=regression: the Dataset says .*kind=image: .*\"well\", a class"):
         of_objects(WHOLE, task="regression", kind="image", classes=("ill", "dead"))
 
