@@ -73,8 +73,7 @@ def init(
     called = name or folder.resolve().name
     models: list[Path] = []
     if federation is None:
-        simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
-        text = federation_file(called, simulated, source=sources[0].source if sources and data else None)
+        text = federation_file(called, max(len(ids), 1), source=sources[0].source if sources and data else None)
     else:
         called, text, models = _taken_over(federation, ids, name, data, problems)
     if problems:

@@ -135,16 +135,17 @@ partial_models:
   everyone: {{neurons: all}}"""
 
 
-def federation_file(name: str, simulation: str, *, source: Choice | None = None) -> str:
-    """Return a default `federation.yaml`.
+def federation_file(name: str, peers: int, *, source: Choice | None = None) -> str:
+    """Return a default `federation.yaml`; its simulation has a known data set that the network can learn from.
 
     Args:
-        simulation: content of its last section.
         source: the peers' data; tables need other layers and steps, and tables of text a network that reads it.
     """
-    table = source is not None and source.name in TABLES
+    table, data = source is not None and source.name in TABLES, "dataset: digits, split: iid"
     if source is not None and table and "text" in source.settings:
-        network = _READER.format(network="lstm" if "label" in source.settings else "{transformer: {causal: true}}")
+        continued = "label" not in source.settings
+        network = _READER.format(network="{transformer: {causal: true}}" if continued else "lstm")
+        data = f"dataset: {{shakespeare: {{users: {peers}, each: {str(continued).lower()}}}}}"
     elif table:
         network = _PERCEPTRON.format(network="{mlp: {hidden: [64, 32], activation: relu}}", units=(51, 25))
     else:
@@ -174,7 +175,7 @@ gossip:
 seed: 0
 
 # The peers of a simulation and their data, which a peer can also use whose file says, for example, simulation: 3.
-simulation: {simulation}
+simulation: {{peers: {peers}, {data}}}
 """
 
 

@@ -210,6 +210,7 @@ def test_tables_of_text_get_a_network_that_reads_it(label: str, network: str, fe
     assert str(written.network) == network
     assert [model.neurons for model in written.partial_models.values()] == ["all"]
     assert written.learning.batch_size == TABLE_LEARNING["batch_size"]
+    assert str(written.simulation.dataset) == f"shakespeare,users=2,each={'false' if label else 'true'}"
 
 
 def test_keys_are_their_owners_alone_and_fit_the_roster(fedpeer: Fedpeer, tmp_path: Path) -> None:
