@@ -61,7 +61,6 @@ def init(
     Without --data, each peer gets its part of a small data set, for a first try.
     """
     from fedpeer.cli.peer_options import host_of, ids_of, new_peers, places_of, sources_of
-    from fedpeer.config.settings import TABLES
     from fedpeer.peer.runtime.peer_folder import federation_file, make_federation, refuse_existing
 
     refuse_existing(folder)
@@ -73,12 +72,7 @@ def init(
     called = name or folder.resolve().name
     models: dict[Path, Path] = {}
     if federation is None:
-        simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
-        table = bool(sources) and sources[0].source.name in TABLES
-        if table and "text" in sources[0].source.settings:
-            way_out = "write a federation file with one, such as network: lstm, and name it"
-            problems.append(ConfigProblem((), f"texts need a network that takes tokens; {way_out}", "--federation"))
-        text = federation_file(called, simulated, table=table)
+        text = federation_file(called, max(len(ids), 1), source=sources[0].source if sources and data else None)
     else:
         called, text, models = _taken_over(federation, ids, name, data, problems)
     if problems:

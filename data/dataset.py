@@ -62,6 +62,7 @@ class Dataset:
     subclass_N   (N,) int64 fine labels (CIFAR-100), whose coarse labels are `y`; None for other data sets
     test_N       (N,) bool, the official test part; None if the source has no official split (never for completion)
     vocabulary   number of different tokens that x may have; 0: as many as it has
+    padding      token that fills up short texts at their end; None: no text is filled up
     text         the column of text that x was made of; None: no text
     """
 
@@ -78,6 +79,7 @@ class Dataset:
     test_N: NDArray[np.bool_] | None = None
     feature_names: tuple[str, ...] = ()
     vocabulary: int = 0
+    padding: int | None = None
     text: TextColumn | None = None
     source: str = ""
     licence: str = ""

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Split
-from fedpeer.data.normalise import NORMALISERS, Normaliser
+from fedpeer.data.normalise import NORMALISERS, Normaliser, fitted_targets
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +49,7 @@ class PeerExamples:
 
     @property
     def score_scale(self) -> float:
-        """One unit of the peer's regression targets in units of the data; 1 for other tasks."""
+        """One unit of each of the peer's regression targets in units of the data; 1 for other tasks."""
         return 1.0 if self.targets is None else float(self.targets.scale_F.reshape(-1)[0])
 
 
@@ -64,7 +64,7 @@ def held(dataset: Dataset, split: Split, peer: int, normalise: str) -> PeerExamp
     train_y, test_y, valid_y = (split.labels_of(dataset, peer, rows_M) for rows_M in parts)
     targets = inputs = None
     if dataset.task == "regression":
-        targets = NORMALISERS[normalise](train_y.reshape(-1, 1))
+        targets = fitted_targets(train_y, normalise)
         train_y, test_y, valid_y = map(targets.apply, (train_y, test_y, valid_y))
     elif dataset.task == "completion" and normalise != "none":
         raise DataError(f"normalise: {dataset.name} has patterns of 0 and 1, which must not be scaled; write none")

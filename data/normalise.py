@@ -12,6 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+#: Spread relative to the shift up to which a feature is constant: a constant 0.1 has a standard deviation of 1e-17 by
+#: rounding, and dividing by it would turn the feature into noise.
+_CONSTANT = 1e-7
+
 
 @dataclass(frozen=True)
 class Normaliser:
@@ -62,12 +66,30 @@ NORMALISERS: dict[str, Callable[[NDArray[np.generic]], Normaliser]] = {
 }
 
 
+def fitted_targets(train_y: NDArray[np.generic], name: str) -> Normaliser:
+    """Fit a scale to regression targets, (N,) or (N, outputs); several outputs have a shift each, and one scale.
+
+    With one scale the error over all outputs is in units of the data. With one shift, outputs such as a latitude and a
+    longitude would be two numbers far apart, beside which what is to be learned is small.
+
+    Args:
+        name: a key of `NORMALISERS`.
+    """
+    values_NO = train_y.reshape(len(train_y), -1)
+    each = NORMALISERS[name](values_NO)
+    if len(each.shift_F) == 1:
+        return each
+    apart_NO = values_NO.astype(np.float64) - each.shift_F
+    scale_1 = NORMALISERS[name](apart_NO.reshape(-1, 1)).scale_F
+    constant = scale_1 <= _CONSTANT * np.abs(each.shift_F).max()
+    return Normaliser(each.shift_F.reshape(train_y.shape[1:]), np.where(constant, 1, scale_1).astype(np.float32))
+
+
 def _all_but_features(values: NDArray[np.float64]) -> tuple[int, ...]:
     """Return the axes to average over: examples, and the places of a sequence (N, T, F) or the pixels (N, C, H, W)."""
     return (0, 1) if values.ndim == 3 else (0, *range(2, values.ndim))
 
 
 def _normaliser(shift: NDArray[np.float64], spread: NDArray[np.float64]) -> Normaliser:
-    # A constant 0.1 has a standard deviation of 1e-17 by rounding; dividing by it would turn the feature into noise.
-    constant = spread <= 1e-7 * np.maximum(1e-30, np.abs(shift))
+    constant = spread <= _CONSTANT * np.maximum(1e-30, np.abs(shift))
     return Normaliser(shift.astype(np.float32), np.where(constant, 1, spread).astype(np.float32))

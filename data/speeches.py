@@ -68,6 +68,7 @@ def speeches() -> Dataset:
         input_kind="tokens",
         classes=("first role", "second role", "third role", "fourth role"),
         vocabulary=tokenizer.vocabulary,
+        padding=tokenizer.padding,
         user_N=np.repeat(np.arange(len(plays)), ROLES * EACH),
         user_names=tuple(plays),
         source=SHAKESPEARE.origin,

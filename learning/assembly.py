@@ -56,6 +56,8 @@ class Described(Protocol):
     def classes(self) -> tuple[str, ...]: ...
     @property
     def vocabulary(self) -> int: ...
+    @property
+    def padding(self) -> int | None: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +68,7 @@ class DataShape:
     classes        number of classes, or of labels; 0 for other tasks
     targets        numbers to predict for one example; 1 for classification
     vocabulary     number of different tokens; 0 for other inputs
+    padding        token that fills up short texts at their end; None: there is none
     """
 
     name: str
@@ -75,6 +78,7 @@ class DataShape:
     classes: int
     targets: int
     vocabulary: int
+    padding: int | None = None
 
     @classmethod
     def of(cls, data: Described) -> DataShape:
@@ -90,6 +94,7 @@ class DataShape:
             vocabulary=(data.vocabulary or max(len(data.classes), *(int(np.max(each)) + 1 for each in seen)))
             if tokens
             else 0,
+            padding=data.padding if tokens else None,
         )
 
     @property
@@ -359,8 +364,11 @@ def build_network(
     if choice.name != "python":
         function = lookup(choice, NETWORKS, "network")
         settings = bind_settings(choice, function)
-        if shape.vocabulary and "vocabulary" in inspect.signature(function).parameters:
-            settings.setdefault("vocabulary", shape.vocabulary)
+        of_text = {"vocabulary": shape.vocabulary or None, "padding": shape.padding}
+        known = inspect.signature(function).parameters
+        for name, value in of_text.items():
+            if value is not None and name in known:
+                settings.setdefault(name, value)
         with guarded(draws.key("build")):
             return function(shape.input_shape, outputs, **settings)
     name, settings = own_function(choice)

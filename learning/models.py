@@ -62,18 +62,21 @@ class PeerScales(Strict):
     feature_map: tuple[int, ...] | None
     shift: tuple[float, ...] | None
     scale: tuple[float, ...] | None
-    target_shift: float = Field(description="regression: a prediction is output * target_scale + target_shift")
+    target_shift: float | tuple[float, ...] = Field(
+        description="regression: a prediction is output * target_scale + target_shift; several: one for each output"
+    )
     target_scale: float
 
     @classmethod
     def of(cls, held: PeerExamples, shape: DataShape) -> PeerScales:
         scale = None if held.inputs is None else flat_scale(held.inputs, shape)
         target = held.targets
+        target_shift = (0.0,) if target is None else tuple(target.shift_F.reshape(-1).tolist())
         return cls(
             feature_map=None if held.feature_map_F is None else tuple(held.feature_map_F.tolist()),
             shift=None if scale is None else tuple(scale[0].tolist()),
             scale=None if scale is None else tuple(scale[1].tolist()),
-            target_shift=0.0 if target is None else float(target.shift_F.reshape(-1)[0]),
+            target_shift=target_shift if len(target_shift) > 1 else target_shift[0],
             target_scale=1.0 if target is None else float(target.scale_F.reshape(-1)[0]),
         )
 
@@ -262,8 +265,8 @@ class Model:
         layout = FlatLayout.of(self.module)
         scales = self.scales
         if self.loss.task == "regression":
-            shift_1, scale_1 = (np.array([s], np.float32) for s in (scales.target_shift, scales.target_scale))
-            y = Normaliser(shift_1, scale_1).apply(y)
+            shift, scale = (np.array(each, np.float32) for each in (scales.target_shift, scales.target_scale))
+            y = Normaliser(shift.reshape(y.shape[1:]) if shift.ndim else shift, scale).apply(y)
         inputs = torch.from_numpy(np.ascontiguousarray(x)).to(self.card.shape.dtype)
         examples = Examples(inputs, torch.arange(len(inputs)), torch.from_numpy(np.ascontiguousarray(y)))
         stepper = Loop(self.module, layout, self.loss, OptimizerChoice())

@@ -19,7 +19,6 @@ from torch import Tensor, nn
 
 from fedpeer.algorithms.losses import Task
 from fedpeer.config.pretrained import PretrainedNetwork
-from fedpeer.data.own.text import padding_in
 from fedpeer.learning.adapter_files import AdapterFile, put_adapter, read_adapter, write_adapter
 from fedpeer.learning.assembly import DataShape
 from fedpeer.learning.model_folder import folder_digest
@@ -176,11 +175,10 @@ def _fitted(config: Any, folder: Path, shape: DataShape, outputs: int) -> int | 
             f"{shape.vocabulary}; take the model's own tokenizer: tokenizer={folder}"
         )
     config.use_cache = False
-    # Short texts are filled up with the tokenizer's padding token, which the model's settings may lack, or have another
-    # instead. By another one attention would see the filling, and a decoder would classify by the last of it.
-    filler = padding_in(folder)
-    if filler is not None and filler < config.vocab_size:
-        config.pad_token_id = filler
+    # The tokenizer's padding token fills up short texts; the model's settings may lack it, or have another one. Then
+    # attention would see the filling, and a decoder would classify by the last of it.
+    if shape.padding is not None and shape.padding < config.vocab_size:
+        config.pad_token_id = shape.padding
     if config.pad_token_id is None:
         config.pad_token_id = config.eos_token_id if isinstance(config.eos_token_id, int) else None
     if shape.task != "next-token":

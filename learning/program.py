@@ -37,6 +37,7 @@ class Program(nn.Module):
     shift_F: Tensor
     scale_F: Tensor
     feature_map_F: Tensor
+    target_shift_O: Tensor
 
     def __init__(
         self,
@@ -44,9 +45,13 @@ class Program(nn.Module):
         view: BatchView | None,
         loss: Loss,
         *,
-        shift: float,
+        shift: float | tuple[float, ...],
         scale: float,
     ) -> None:
+        """
+        Args:
+            shift: of the numbers to predict, or of each of them.
+        """
         super().__init__()
         self.network = network.eval()
         view = view or BatchView()
@@ -56,13 +61,15 @@ class Program(nn.Module):
         self._mapped, self._scaled = view.feature_map_F is not None, view.scale_F is not None
         self._classifies, self._marks, self._sigmoids = loss.classifies or loss.continues, loss.marks, loss.sigmoids
         self._shift, self._scale = shift, scale
+        if isinstance(shift, tuple):
+            self.register_buffer("target_shift_O", torch.tensor(shift))
 
     def forward(self, inputs: Tensor) -> Tensor:
         z: Tensor = self.network(self._seen(inputs))
         if self._marks:
             return z.sigmoid()
         if not self._classifies:
-            return z * self._scale + self._shift
+            return z * self._scale + (self.target_shift_O if isinstance(self._shift, tuple) else self._shift)
         if z.shape[-1] == 1:
             return torch.cat([(-z).sigmoid(), z.sigmoid()], dim=-1)
         return (functional.logsigmoid(z) if self._sigmoids else z).softmax(-1)

@@ -2,7 +2,8 @@
 
 `bayesian` turns a plain network (MLP, CNN, recurrent) into a Bayesian one of the same structure: each module with
 weights becomes a `BayesianLayer` of two such modules, `mu` and `rho`. Means and rhos have the names, shapes and order
-of the plain network's tensors, so a plan that cuts the plain network's flat vector into slices applies to both.
+of the plain network's tensors, so a plan that cuts the plain network's flat vector into slices applies to both. A
+module that has weights of its own beside layers, such as a transformer with its positions, becomes one such layer.
 
 Without noise a network computes with its means. With noise (`sampled`) each layer draws its output by one of three
 estimators, all of which are exact in each output's mean and variance:

@@ -127,9 +127,13 @@ def lstm(
     layers: int = 1,
     embedding: int = 8,
     vocabulary: int = 0,
+    padding: int | None = None,
     cell: Literal["lstm", "gru"] = "lstm",
 ) -> nn.Module:
-    """LSTM or GRU over a sequence, then a dense layer on its last state; tokens (T,), features (T, F) or image rows."""
+    """LSTM or GRU over a sequence, then a dense layer on its last state; tokens (T,), features (T, F) or image rows.
+
+    The last state of a text that is filled up with the token `padding` is that of its own last token.
+    """
     from fedpeer.networks.recurrent import Recurrent
 
     input_shape = _sequence("lstm", input_shape)
@@ -137,7 +141,14 @@ def lstm(
         raise NetworkError(f"lstm: hidden {hidden}, layers {layers}, embedding {embedding}: give sizes of 1 or more")
     features = None if len(input_shape) == 1 else input_shape[1]
     return Recurrent(
-        features, vocabulary or outputs, outputs, hidden=hidden, layers=layers, embedding=embedding, cell=cell
+        features,
+        vocabulary or outputs,
+        outputs,
+        hidden=hidden,
+        layers=layers,
+        embedding=embedding,
+        padding=padding if features is None else None,
+        cell=cell,
     )
 
 

@@ -230,18 +230,22 @@ def _by_settings(
         if wanted not in (None, own):
             mistakes.add(f"{setting}={wanted}", f'the Dataset says "{own}"; leave {setting} out, or change the Dataset')
     unknown = [each for each in made.classes if classes and each not in classes]
+    absent = [each for each in classes if each not in made.classes] if made.task != "classification" else []
     if unknown:
         mistakes.add(
             f"classes={'+'.join(classes)}", f'"{unknown[0]}", a class of the Dataset, is not among them; add it'
         )
+    if absent:
+        mistakes.add(f"classes={'+'.join(classes)}", f'the Dataset has no label "{absent[0]}"; leave it out')
     if made.task == "completion" and test_fraction is not None:
         mistakes.add(
             f"test_fraction={test_fraction:g}", "incomplete patterns cannot be drawn; set test_N in the Dataset"
         )
     mistakes.stop_if_any()
-    if made.task == "classification" and classes:
+    if classes and classes != made.classes:
         place_C = np.array([classes.index(each) for each in made.classes])
-        made = made if made.classes == classes else replace(made, y=place_C[made.y.astype(np.int64)], classes=classes)
+        y = made.y[:, np.argsort(place_C)] if made.y.ndim == 2 else place_C[made.y.astype(np.int64)]
+        made = replace(made, y=y, classes=classes)
     if test_fraction is None:
         return made
     return replace(made, test_N=drawn_test_part(made.y, made.task, test_fraction))
@@ -407,7 +411,7 @@ def _guessed_task(y: NDArray[np.generic], classes: tuple[str, ...]) -> Task:
 def _array(value: object, name: str, mistakes: FileMistakes) -> NDArray[np.generic]:
     try:
         array: NDArray[np.generic] = np.asarray(value)
-    except (ValueError, TypeError) as problem:
+    except (ValueError, TypeError, RuntimeError) as problem:  # the last from a tensor with a gradient
         mistakes.add(name, f"it cannot be converted to an array ({problem}); give all examples the same shape")
         return np.empty(0)
     if array.dtype.kind not in "biuf":

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from fedpeer.data.dataset import Task
 from fedpeer.data.own.mistakes import FileMistakes, check_chosen_names, nearest_of
 from fedpeer.data.splits.cuts import checked_fraction, stratified
 
+#: What a column of numbers is for: a feature, which may be left out, a target, or an input that a trained model needs.
+ColumnRole = Literal["feature", "target", "input"]
 #: A label column with more different whole numbers than this holds a quantity, not classes.
 CLASSES_GUESSED_MAX = 50
 #: Words of other programs for a missing value.
@@ -32,12 +35,12 @@ _THOUSANDS = re.compile(r"([+-]?\d{1,3}(?:(?:,\d{3})+|(?:[ \u00a0\u202f'’]\d{3
 
 
 def column_numbers(
-    cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes, *, needed: bool = False
+    cells: Sequence[str], rows: Sequence[int], column: str, mistakes: FileMistakes, *, role: ColumnRole = "feature"
 ) -> NDArray[np.float32]:
     """Return the cells of a column as float32, (N,); a cell that is not a finite number is a mistake at its place.
 
     Args:
-        needed: a trained model needs the column, so it cannot be left out.
+        role: what the column is for, which decides the way out.
     """
     try:
         if "_" in "".join(cells):  # numpy reads 12_34 as 1234
@@ -48,7 +51,7 @@ def column_numbers(
     with np.errstate(over="ignore"):
         narrow_N = value_N.astype(np.float32)
     for i in np.flatnonzero(~np.isfinite(narrow_N)).tolist():
-        kind, problem = _not_a_number(cells[i], column, needed)
+        kind, problem = _not_a_number(cells[i], column, role)
         mistakes.add(f"row {rows[i]}, column {column}", problem, group=(column, kind))
     return narrow_N
 
@@ -71,9 +74,9 @@ def _number(cell: str) -> float:
     return np.nan if value is None else value
 
 
-def _not_a_number(cell: str, column: str, needed: bool) -> tuple[str, str]:
+def _not_a_number(cell: str, column: str, role: ColumnRole) -> tuple[str, str]:
     leave_out = f"leave the column out with drop={column}"
-    way_out = "fill it in or delete the row" if needed else f"fill it in, delete the row, or {leave_out}"
+    way_out = f"fill it in, delete the row, or {leave_out}" if role == "feature" else "fill it in or delete the row"
     if not cell.strip():
         return "empty", f"the cell is empty; {way_out}"
     if cell.strip().lower() in _NO_VALUE and _read(cell) is None:
@@ -84,7 +87,11 @@ def _not_a_number(cell: str, column: str, needed: bool) -> tuple[str, str]:
         other = "".join(f" (or {another}, if it has {what})" for what, another in others)
         return "mark", f'"{cell.strip()}" has {mark}; write {number}{other}, and export the file that way'
     if value is None:
-        encode = "encode it as in the training" if needed else f"encode it as numbers, or {leave_out}"
+        encode = {
+            "feature": f"encode it as numbers, or {leave_out}",
+            "target": "encode it as numbers, or write task=classification",
+            "input": "encode it as in the training",
+        }[role]
         return "text", f'"{_shortened(cell)}" is text, and a network needs numbers; {encode}'
     return "infinite", f"{cell.strip()} is not a {'finite ' if value == value else ''}number in float32; {way_out}"
 

@@ -38,7 +38,7 @@ def read_inputs(
         columns = _columns(header, features, math.prod(shape), mistakes)
         found = [
             np.stack(
-                [column_numbers([row[c] for row in rows], lines, header[c], mistakes, needed=True) for c in columns],
+                [column_numbers([row[c] for row in rows], lines, header[c], mistakes, role="input") for c in columns],
                 axis=1,
             )
             for lines, rows in batches(reader, len(header), mistakes)
@@ -88,7 +88,7 @@ def read_parquet(
         raise mistakes.stop("", "there are column names but no rows")
     if text is not None:
         return tokens_of(arrow_text(table.column(columns[0]), text.column, mistakes), text, continued=False).x_NT
-    found = [arrow_numbers(table.column(c), rows, header[c], mistakes, needed=True) for c in columns]
+    found = [arrow_numbers(table.column(c), rows, header[c], mistakes, role="input") for c in columns]
     mistakes.stop_if_any()
     return np.stack(found, axis=1).reshape(-1, *shape)
 

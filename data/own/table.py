@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from fedpeer.data.dataset import DataError, Dataset, Task, TextColumn
 from fedpeer.data.own.columns import (
+    ColumnRole,
     class_numbers,
     column_numbers,
     described,
@@ -336,12 +337,11 @@ def arrow_text(column: Any, name: str, mistakes: FileMistakes) -> list[str]:
             column = column.cast(pyarrow.string())
         return ["" if value is None else str(value).strip() for value in column.to_pylist()]
     except ValueError as problem:  # Arrow's own errors, and text that is not UTF-8
-        reason = f"it cannot be read as text ({problem}); leave it out with drop={name}, or convert it"
-        raise mistakes.stop(f"column {name}", reason) from None
+        raise mistakes.stop(f"column {name}", f"it cannot be read as text ({problem}); convert it") from None
 
 
 def arrow_numbers(
-    column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes, *, needed: bool = False
+    column: Any, rows: Sequence[int], name: str, mistakes: FileMistakes, *, role: ColumnRole = "feature"
 ) -> NDArray[np.float32]:
     """Return an Arrow column as numbers; note the cells that are none."""
     import pyarrow
@@ -355,7 +355,7 @@ def arrow_numbers(
             return value_N
     if pyarrow.types.is_boolean(column.type):  # true is a number here, and not the text that it is in a CSV
         column = column.cast(pyarrow.int8())
-    return column_numbers(arrow_text(column, name, mistakes), rows, name, mistakes, needed=needed)
+    return column_numbers(arrow_text(column, name, mistakes), rows, name, mistakes, role=role)
 
 
 def _check_header(header: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes, separator: str = "") -> None:
@@ -418,12 +418,12 @@ def _assembled(features: list[str], columns: _Columns, wanted: WantedColumns, mi
     source = _source(task, names, wanted, mistakes)
     if wanted.text is None:
         x: NDArray[np.generic] = np.concatenate(columns.batches)
-        vocabulary = 0
+        vocabulary, padding = 0, None
     else:
         tokens = tokens_of(columns.texts, wanted.text, continued=task == "next-token")
         if not len(tokens.x_NT):
             raise mistakes.stop(f"column {wanted.text.column}", "no text has two tokens, so there is none to predict")
-        x, vocabulary = tokens.x_NT, tokens.vocabulary
+        x, vocabulary, padding = tokens.x_NT, tokens.vocabulary, tokens.padding
         y = y if tokens.y_NT is None else tokens.y_NT
         user_N = None if user_N is None else user_N[tokens.row_N]
         if tokens.cut:
@@ -440,6 +440,7 @@ def _assembled(features: list[str], columns: _Columns, wanted: WantedColumns, mi
         test_N=drawn_test_part(y, task, wanted.test_fraction),
         feature_names=tuple(features),
         vocabulary=vocabulary,
+        padding=padding,
         text=wanted.text,
         source=source,
     )
@@ -463,7 +464,7 @@ def _label_targets(
     if task == "classification":
         y, names = class_numbers(cells, columns.rows, wanted.label, wanted.classes, mistakes)
         return y, task, names
-    return column_numbers(cells, columns.rows, wanted.label, mistakes), task, ()
+    return column_numbers(cells, columns.rows, wanted.label, mistakes, role="target"), task, ()
 
 
 def _source(task: Task, names: Sequence[str], wanted: WantedColumns, mistakes: FileMistakes) -> str:

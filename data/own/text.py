@@ -35,6 +35,7 @@ class TextTokens:
     y_NT         (N, T) int64, the token after each place, or NO_TOKEN; None: the texts themselves have targets
     row_N        (N,) int64, the text that each example comes from
     vocabulary   number of different tokens
+    padding      token that fills up short texts
     cut          number of texts that were longer than T tokens and lost their ends
     """
 
@@ -42,6 +43,7 @@ class TextTokens:
     y_NT: Tokens | None
     row_N: Tokens
     vocabulary: int
+    padding: int
     cut: int = 0
 
 
@@ -63,7 +65,14 @@ class TextTokenizer:
         encoded = self._tokenizer.encode_batch(list(texts))
         x_NT = self._filled([each.ids for each in encoded], length, self.padding)
         cut = sum(bool(each.overflowing) for each in encoded)
-        return TextTokens(x_NT=x_NT, y_NT=None, row_N=np.arange(len(texts)), vocabulary=self.vocabulary, cut=cut)
+        return TextTokens(
+            x_NT=x_NT,
+            y_NT=None,
+            row_N=np.arange(len(texts)),
+            vocabulary=self.vocabulary,
+            padding=self.padding,
+            cut=cut,
+        )
 
     def continued(self, texts: Sequence[str], length: int) -> TextTokens:
         """Return the pieces of the texts, and the token after each place of a piece."""
@@ -78,6 +87,7 @@ class TextTokenizer:
             y_NT=self._filled([each[1:] for each in pieces], length, NO_TOKEN),
             row_N=np.array(rows, np.int64),
             vocabulary=self.vocabulary,
+            padding=self.padding,
         )
 
     @staticmethod
@@ -139,25 +149,7 @@ def _opened(folder: str) -> Tokenizer:
     return tokenizer
 
 
-def padding_in(folder: Path) -> int | None:
-    """Return the token that fills up short texts under the tokenizer in a model's folder.
-
-    None: there is no tokenizer, or it cannot fill up texts.
-
-    Raises:
-        DataError: the tokenizer cannot be read.
-    """
-    return _named_padding(str(folder), _opened(str(folder))) if (folder / _TOKENIZER).is_file() else None
-
-
 def _padding(folder: str, tokenizer: Tokenizer) -> int:
-    found = _named_padding(folder, tokenizer)
-    if found is None:
-        raise DataError(f'tokenizer={folder}: it names no padding token; write "pad_token" into tokenizer_config.json')
-    return found
-
-
-def _named_padding(folder: str, tokenizer: Tokenizer) -> int | None:
     """Return the padding token: the one that the model names, or else its end-of-text token."""
     named = [_read(Path(folder) / name) for name in _SPECIAL]
     for key in ("pad_token", "eos_token"):
@@ -167,7 +159,7 @@ def _named_padding(folder: str, tokenizer: Tokenizer) -> int | None:
             number = tokenizer.token_to_id(text) if isinstance(text, str) else None
             if number is not None:
                 return number
-    return None
+    raise DataError(f'tokenizer={folder}: it names no padding token; write "pad_token" into tokenizer_config.json')
 
 
 def _read(path: Path) -> dict[str, Any]:

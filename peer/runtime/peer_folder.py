@@ -24,7 +24,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
 from fedpeer.config.address import OUTBOUND, Endpoint, PeerUrl, all_interfaces, loopback
+from fedpeer.config.choice import Choice
 from fedpeer.config.peer_file import DataSettings
+from fedpeer.config.settings import TABLES
 from fedpeer.peer.runtime.authority import EnrolmentError, create_authority, write_private
 from fedpeer.peer.runtime.certificates import dashboard_certificate, key_pem, peer_certificate, pem
 from fedpeer.peer.runtime.invitation import Admission, Token
@@ -142,15 +144,43 @@ def write_peer(folder: Path, own: NewPeer, key: Ed25519PrivateKey, admission: Ad
     (folder / f"{own.id}.yaml").write_text(_peer_file(own, admission.roster), encoding="utf-8")
 
 
-def federation_file(name: str, simulation: str, *, table: bool = False) -> str:
-    """Return a default `federation.yaml`.
+#: The networks of a default `federation.yaml`: a perceptron, with the units of its hidden layers that are averaged, and
+#: one for text.
+_PERCEPTRON = """\
+# The default layers fit the data. Write them out if your files may differ in their classes:
+# {{mlp: {{layers: [561, 300, 100, 6], activation: relu}}}}
+network: {network}
+
+partial_models:
+  # Global: all inputs, all outputs and four fifths of the hidden neurons are averaged among all peers.
+  everyone: {{neurons: {{input: all, hidden1: {units[0]}, hidden2: {units[1]}, output: all}}}}
+  # Semi-local, for peers whose tasks are more alike:
+  # ward-a: {{depends_on: [everyone], neurons: {{hidden1: 40, hidden2: 15}}, members: [peer1, peer3]}}
+  # Local: the remaining hidden neurons."""
+_READER = """\
+# A pretrained model in a folder instead, with adapters: {{hf: {{path: minilm, lora: 8}}}}
+network: {network}
+
+partial_models:
+  # Global: everything is averaged among all peers.
+  everyone: {{neurons: all}}"""
+
+
+def federation_file(name: str, peers: int, *, source: Choice | None = None) -> str:
+    """Return a default `federation.yaml`; its simulation has a known data set that the network can learn from.
 
     Args:
-        simulation: content of its last section.
-        table: whether the peers' data are tables, which need other layers and steps.
+        source: the peers' data; tables need other layers and steps, and tables of text a network that reads it.
     """
-    network = "network: {mlp: {hidden: [64, 32], activation: relu}}" if table else "network: mlp"
-    units = (51, 25) if table else (240, 80)
+    table, data = source is not None and source.name in TABLES, "dataset: digits, split: iid"
+    if source is not None and table and "text" in source.settings:
+        continued = "label" not in source.settings
+        network = _READER.format(network="{transformer: {causal: true}}" if continued else "lstm")
+        data = f"dataset: {{shakespeare: {{users: {peers}, each: {str(continued).lower()}}}}}"
+    elif table:
+        network = _PERCEPTRON.format(network="{mlp: {hidden: [64, 32], activation: relu}}", units=(51, 25))
+    else:
+        network = _PERCEPTRON.format(network="mlp", units=(240, 80))
     optimizer, batch, steps = ("{adam: {lr: 0.003}}", 16, "pass") if table else ("{sgd: {lr: 0.1}}", 10, 50)
     weights = "  class_weights: auto  # rare classes count more; none: all examples count the same\n" if table else ""
     return f"""\
@@ -160,16 +190,7 @@ def federation_file(name: str, simulation: str, *, table: bool = False) -> str:
 #   fedpeer simulate --config federation.yaml      the same federation on this machine alone
 
 name: {json.dumps(name, ensure_ascii=False)}
-# The default layers fit the data. Write them out if your files may differ in their classes:
-# {{mlp: {{layers: [561, 300, 100, 6], activation: relu}}}}
 {network}
-
-partial_models:
-  # Global: all inputs, all outputs and four fifths of the hidden neurons are averaged among all peers.
-  everyone: {{neurons: {{input: all, hidden1: {units[0]}, hidden2: {units[1]}, output: all}}}}
-  # Semi-local, for peers whose tasks are more alike:
-  # ward-a: {{depends_on: [everyone], neurons: {{hidden1: 40, hidden2: 15}}, members: [peer1, peer3]}}
-  # Local: the remaining hidden neurons.
 
 learning:
   optimizer: {optimizer}
@@ -185,7 +206,7 @@ gossip:
 seed: 0
 
 # The peers of a simulation and their data, which a peer can also use whose file says, for example, simulation: 3.
-simulation: {simulation}
+simulation: {{peers: {peers}, {data}}}
 """
 
 

@@ -248,7 +248,15 @@ def test_a_test_fraction_is_taken_class_by_class_and_always_the_same(table: Call
         ),
         ("outcome\nx\ny\n", {}, ["no column is left as a feature"]),
         ('a,outcome\n1,"x\n', {}, ["cannot be read as CSV"]),
-        ("a,outcome\n1,0.5\n2,x\n", {"task": "regression"}, ["row 3, column outcome", '"x" is text']),
+        (
+            "a,outcome\n1,0.5\n2,x\n3,\n",
+            {"task": "regression"},
+            [
+                'row 3, column outcome: "x" is text',
+                "or write task=classification",
+                "is empty; fill it in or delete the row",
+            ],
+        ),
         ("a,who,outcome\n1,,x\n2,u,y\n", {"user": "who"}, ["row 2, column who: the user is missing"]),
         ("a,outcome\n1,x\n", {"delimiter": "ab"}, ["use one character"]),
         ("a,outcome\n" + "".join(f"1,n{n}\n" for n in range(99)), {}, ["99 different labels in 99 rows"]),
@@ -511,6 +519,11 @@ def test_what_is_under_a_mask_is_no_value() -> None:
         of_objects((x_NF, [0, 1, 0]))
 
 
+def test_a_tensor_that_numpy_does_not_take_is_told_why() -> None:
+    with pytest.raises(DataError, match=r"x: it cannot be converted to an array \(Can't call numpy"):
+        of_objects((torch.zeros(3, 2, requires_grad=True), [0, 1, 0]))
+
+
 WHOLE = Dataset(
     name="mine",
     x=np.zeros((4, 3), np.float32),
@@ -602,6 +615,10 @@ def test_settings_beside_a_data_set_count_or_are_refused(tmp_path: Path) -> None
     assert found.classes == ("well", "ill", "dead")
     assert found.test_N is not None
     assert found.test_N.sum() == 2
+    labels = replace(WHOLE, y=np.eye(4, 2, dtype=np.float32), task="multi-label")
+    assert of_objects(labels, classes=("well", "ill")).y.tolist() == [[0, 1], [1, 0], [0, 0], [0, 0]]
+    with pytest.raises(DataError, match='the Dataset has no label "dead"; leave it out'):
+        of_objects(labels, classes=("well", "ill", "dead"))
     with pytest.raises(DataError, match=r"(?s)task=regression: the Dataset says .*kind=image: .*\"well\", a class"):
         of_objects(WHOLE, task="regression", kind="image", classes=("ill", "dead"))
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from fedpeer.data.dataset import Dataset, Share, Split
-from fedpeer.data.normalise import NORMALISERS, standard
+from fedpeer.data.normalise import NORMALISERS, fitted_targets, standard
 from fedpeer.data.preview import ROWS_MAX, preview_data
 
 
@@ -148,6 +148,22 @@ def test_images_have_one_scale_a_channel() -> None:
     assert normaliser.shift_F.shape == (2, 1, 1)
     assert np.allclose(normaliser.apply(x).mean(axis=(0, 2, 3)), 0, atol=1e-5)
     assert np.allclose(normaliser.apply(x).std(axis=(0, 2, 3)), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["standard", "minmax"])
+def test_targets_have_a_shift_each_and_one_scale(name: str) -> None:
+    y = np.random.default_rng(0).normal([48, -77, 0.1], [1, 3, 0], (200, 3)).astype(np.float32)
+    normaliser = fitted_targets(y, name)
+    seen, each = normaliser.apply(y), NORMALISERS[name](y)
+    np.testing.assert_allclose(seen.min(0) if name == "minmax" else seen.mean(0), 0, atol=1e-4)
+    np.testing.assert_allclose(normaliser.undo(seen), y, rtol=1e-5)
+    assert normaliser.scale_F.shape == (1,)
+    widest = each.scale_F[1] if name == "minmax" else np.sqrt(np.square(y.std(0)).mean())
+    assert normaliser.scale_F[0] == pytest.approx(widest, rel=1e-4)
+    assert fitted_targets(np.full((5, 2), 0.1, np.float32), name).scale_F.tolist() == [1]
+    alone, plain = fitted_targets(y[:, 0], name), NORMALISERS[name](y[:, :1])
+    assert (alone.shift_F, alone.scale_F) == (plain.shift_F, plain.scale_F)
+    assert fitted_targets(y, "none").apply(y).tolist() == y.tolist()
 
 
 @pytest.mark.parametrize("name", ["standard", "minmax"])

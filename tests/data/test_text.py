@@ -51,7 +51,7 @@ def test_a_text_is_its_tokens(tmp_path: Path, folder: Path) -> None:
         [FIRST, the, film, was, very, LAST],
     ]
     assert found.x.dtype == np.int64
-    assert (found.input_kind, found.vocabulary) == ("tokens", len(NUMBER))
+    assert (found.input_kind, found.vocabulary, found.padding) == ("tokens", len(NUMBER), PAD)
     assert [found.classes[number] for number in found.y] == ["yes", "no", "no"]
     assert found.user_names == ("a", "b")
     assert "1 of 3 texts were cut to 6 tokens" in found.source

@@ -60,6 +60,12 @@ def test_what_is_left_open_is_filled_in_to_fit_the_data(shape: DataShape, networ
     assert tuple(found.module(shape.example(3)).shape) == (3, *outputs)
 
 
+def test_a_network_that_reads_texts_to_their_ends_has_the_datas_padding() -> None:
+    assert made(replace(TOKENS, padding=4)).module.padding == 4
+    assert made(replace(TOKENS, padding=4), network="lstm,padding=5").module.padding == 5
+    assert not hasattr(made(replace(TOKENS, padding=4), network="transformer").module, "padding")
+
+
 @pytest.mark.parametrize(
     ("shape", "settings", "error", "said"),
     [
@@ -148,6 +154,7 @@ def test_the_shape_of_a_data_set() -> None:
     data = Dataset(name="d", x=x, y=np.array([0, 1]), task="classification", input_kind="tokens", classes=("a", "b"))
     found = DataShape.of(data)
     assert (found.input_shape, found.classes, found.targets, found.vocabulary) == ((2,), 2, 1, 8)
+    assert DataShape.of(replace(data, padding=1)).padding == 1
     text = replace(data, y=data.x + 1, task="next-token", classes=())
     assert DataShape.of(text).vocabulary == 9, "a token may be only predicted"
     assert DataShape.of(replace(data, vocabulary=30)).vocabulary == 30, "data may not have each token of a vocabulary"

@@ -35,6 +35,7 @@ NUMBERS = Dataset(
     input_kind="features",
     feature_names=("a", "b", "c", "d"),
 )
+PLACES = replace(NUMBERS, y=np.stack([NUMBERS.y / 20 + 48, NUMBERS.x[:, 0] - 77], axis=1))
 TWO = replace(
     NUMBERS, y=np.greater(NUMBERS.x[:, 0], 5).astype(np.int64), task="classification", classes=("low", "high")
 )
@@ -51,6 +52,7 @@ WORLDS: dict[str, tuple[Dataset, dict[str, Any]]] = {
         {"simulation__normalise": "standard", "simulation__split": "blocks:40,shuffle=true/pixels"},
     ),
     "numbers": (NUMBERS, {"network": "mlp:4+6+1", "simulation__split": "iid", "simulation__normalise": "standard"}),
+    "places": (PLACES, {"network": "mlp:4+6+2", "simulation__split": "iid", "simulation__normalise": "standard"}),
     "one output": (
         TWO,
         {"network": "mlp:4+6+1", "simulation__split": "iid", "learning__loss": "binary"},
@@ -109,7 +111,7 @@ def test_answers_are_what_the_score_was_counted_from(name: str, tmp_path: Path) 
         assert answers.shape[1] == len(model.card.classes)
         assert float((answers.argmax(1) == y).mean()) == pytest.approx(score)
     else:
-        assert float(np.sqrt(np.square(np.subtract(answers[:, 0], y)).mean())) == pytest.approx(score, rel=1e-4)
+        assert float(np.sqrt(np.square(answers.reshape(y.shape) - y).mean())) == pytest.approx(score, rel=1e-4)
 
 
 def test_the_probabilities_of_sigmoid_outputs_are_their_shares() -> None:

@@ -244,6 +244,20 @@ def test_a_linear_layer_with_its_own_forward_pass_draws_its_weights() -> None:
         assert made.estimator == wanted
 
 
+def test_a_module_with_weights_of_its_own_beside_layers_is_drawn_as_a_whole() -> None:
+    """A transformer has its positions; its layers cannot be Gaussian without it."""
+    plain, x = (
+        transformer((4,), 3, width=4, heads=2, layers=1, vocabulary=5),
+        torch.tensor([[0, 4, 4, 1], [2, 0, 1, 3]]),
+    )
+    net = bayesian(plain, estimator="local", sigma=1e-3)
+    mu, rho = split_parameters(net)
+    assert list(mu) == list(rho) == [name for name, _ in plain.named_parameters()]
+    assert all(torch.equal(mu[name], parameter) for name, parameter in plain.named_parameters())
+    torch.testing.assert_close(net(x), plain(x))
+    assert 0 < (sampled(net, x, drawn_noise(generator(11))) - plain(x)).abs().max() < 0.1
+
+
 def test_the_plain_network_is_not_changed() -> None:
     plain = mlp((4,), 2, layers=(4, 3, 2))
     before = [p.clone() for p in plain.parameters()]

@@ -13,6 +13,7 @@ from torch import nn
 
 from fedpeer.config.choice import bind_settings, parse_choice
 from fedpeer.networks.registry import NETWORKS, NetworkError, cnn, lateral_mlp, linear_network, lstm, mlp, transformer
+from fedpeer.slicing.trace import trace
 
 Build = Callable[[], nn.Module]
 
@@ -90,6 +91,17 @@ def test_the_last_place_of_a_sequence_decides_together_with_those_before() -> No
         other = x.clone()
         other[0, place] += 1
         assert not torch.equal(network(other), network(x))
+
+
+def test_a_recurrent_network_reads_a_text_to_its_own_end() -> None:
+    """After a hundred places of padding its state would have forgotten the text."""
+    network = lstm((9,), 3, hidden=4, vocabulary=12, padding=0)
+    lengths, x = (3, 1, 9), torch.tensor([[3, 0, 5, 0, 0, 0, 0, 0, 0], [0] * 9, [*range(1, 10)]])
+    for answer, text, length in zip(network(x), x, lengths, strict=True):
+        torch.testing.assert_close(answer, network(text[None, :length])[0])
+    assert {part.name: part.size for part in trace(network, x).parts} == {
+        "input": 12, "embedding": 8, "recurrent": 4, "output": 3
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize("build", [lstm, transformer])
