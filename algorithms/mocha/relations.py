@@ -33,8 +33,7 @@ class Relations:
     tasks      T, number of tasks
     lam        weight of tr(W^T Omega W) / 2, > 0
     ridge      weight of |W|^2, >= 0; > 0 with `mean-regularised`, 0 with `global`; default 0
-    floor      with `trace-constrained`, part of the covariance that is I / T, in (0, 1]; default 1e-3. With 0 a task
-               whose weights are all 0, as before it first takes part, would keep them, and M could be singular
+    floor      with `trace-constrained`, part of the covariance that is I / T, in [0, 1]; default 1e-3
     clusters   with `clustered`, number of clusters, in (0, T]; default 2
     eta        with `clustered`, ridge of the covariance, > 0; default 0.1
     sparsity   with `sparse-precision`, weight of sum |Omega_tt'| beside lam/2 (tr(W^T Omega W) - F log|Omega|), > 0;
@@ -56,7 +55,7 @@ class Relations:
     def __post_init__(self) -> None:
         require("lam", self.lam, self.lam > 0, "a number above 0")
         require("ridge", self.ridge, self.ridge >= 0, "0 or more")
-        require("floor", self.floor, 0 < self.floor <= 1, "a number above 0 and up to 1")
+        require("floor", self.floor, 0 <= self.floor <= 1, "a number from 0 to 1")
         require("eta", self.eta, self.eta > 0, "a number above 0")
         require("sparsity", self.sparsity, self.sparsity > 0, "a number above 0")
         if self.kind == "clustered":

@@ -126,7 +126,7 @@ class Coupled:
         omega: how the tasks are related, see `Relations`; default "trace-constrained".
         lam: weight of the coupled regulariser, > 0; default 0.001.
         ridge: weight of |W|^2, >= 0; default 0.
-        floor: with "trace-constrained", part of the covariance that is I / T, in (0, 1]; default 1e-3.
+        floor: with "trace-constrained", part of the covariance that is I / T, in [0, 1]; default 1e-3.
         clusters: with "clustered", number of clusters, in (0, T]; default 2.
         eta: with "clustered", ridge of the covariance eta I + Q, > 0; default 0.1.
         sparsity: with "sparse-precision", weight of sum |Omega_tt'|, > 0; default 0.01.

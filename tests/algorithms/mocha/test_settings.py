@@ -48,8 +48,7 @@ def test_choices_become_settings() -> None:
     [
         ("mocha,lam=0", "lam = 0.0: write a number above 0"),
         ("mocha,ridge=-1", "ridge = -1.0: write 0 or more"),
-        ("mocha,floor=2", "floor = 2.0: write a number above 0 and up to 1"),
-        ("minibatch-sgd,floor=0", "floor = 0.0: write a number above 0"),  # its Omega is the inverse of M
+        ("mocha,floor=2", "floor = 2.0: write a number from 0 to 1"),
         ("mocha:clustered,eta=0", "eta = 0.0: write a number above 0"),
         ("mocha:clustered,clusters=4", "clusters = 4.0: write a number above 0 and up to 3"),
         ("mocha:sparse-precision,sparsity=0", "sparsity = 0.0: write a number above 0"),
