@@ -185,8 +185,8 @@ def mean_and_sem(values: Sequence[float]) -> tuple[float, float | None]:
 def validation_score(rows: Sequence[Mapping[str, Any]], metric: str) -> float:
     """Return a variant's validation score in its last round: the mean over peers, seeds and folds; more is better.
 
-    A peer that diverged scores below all others: the loss tells, as a model without numbers still gives some class as its
-    answer, which may be right. Peers that hold out no example have no say, nor have those for which a metric of
+    A peer that diverged scores below all others: the loss tells, as a model without numbers still gives some class as
+    its answer, which may be right. Peers that hold out no example have no say, nor have those for which a metric of
     `ANSWER_METRICS`, such as "auc", is not defined.
     """
     last = max(row["round"] for row in rows)

@@ -10,10 +10,10 @@ WINDOW = 2
 #: two small numbers by then, and the shares that it could give would help no one.
 REST_BELOW = 1 / 16
 
-#: The same fraction in synchronous exchanges, where neighbors wait for its share: a resting peer would keep them waiting
-#: until their deadline, and the average would not be that of the mixing matrices. On a graph that is drawn anew a peer may
-#: receive nothing in several exchanges, by chance. The fraction only keeps neighbors that take and never give from driving
-#: the weight to zero.
+#: The same fraction in synchronous exchanges, where neighbors wait for its share: a resting peer would keep them
+#: waiting until their deadline, and the average would not be that of the mixing matrices. On a graph that is drawn anew
+#: a peer may receive nothing in several exchanges, by chance. The fraction only keeps neighbors that take and never
+#: give from driving the weight to zero.
 REST_BELOW_SYNCHRONOUS = 2.0**-30
 
 #: Weight under way, as a fraction of the weight held, above which a peer waits: up to it, two thirds of its own weight

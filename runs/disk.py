@@ -131,8 +131,8 @@ def take_lock(path: Path, *, patience: float = LOCK_PATIENCE) -> int | None:
 def is_locked(path: Path) -> bool:
     """Return whether any process holds the lock; True on a file system without locks.
 
-    It asks for a shared lock, so that two processes that ask at once do not take each other for the holder. NFS gives an
-    exclusive one only to a descriptor that can write.
+    It asks for a shared lock, so that two processes that ask at once do not take each other for the holder. NFS gives
+    an exclusive one only to a descriptor that can write.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY)

@@ -219,7 +219,7 @@ def disagreement(history: History, index: int, label: str) -> str | None:
         ends = []
         for group in shown[:GROUPS_MAX]:
             there_T = measured[group]
-            style = _dot(np.count_nonzero(there_T))
+            style = _dot(int(np.count_nonzero(there_T)))
             axes.plot(history.round_T[there_T], lines[group][there_T], style, color=method_colour(index))
             ends.append((float(lines[group][np.isfinite(lines[group])][-1]), group[:14], INK))
         _rounds(axes, int(history.round_T[-1]))

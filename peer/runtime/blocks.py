@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 import numpy as np
 from xxhash import xxh3_128
@@ -179,7 +179,7 @@ def _followed(path: Path, version: int, number: int, offset: int) -> bool:
     The length of a damaged block may be wrong, so the next one may begin at any byte. Its digest is computed only where
     its lengths agree with one another, which they hardly do by chance.
     """
-    data = np.memmap(path, np.uint8, "r")
+    data: Any = np.memmap(path, np.uint8, "r")  # a buffer, which its type does not say
     for begins in range(offset + 1, offset + 9):
         words = data[begins : len(data) - (len(data) - begins) % 8].view("<u8")
         places = np.flatnonzero((words > _COUNT.size) & (words < len(data)))

@@ -61,7 +61,7 @@ class Simulator:
     """A simulation of peers and of everything between them. `start` the peers, then `run`.
 
     Attributes:
-        rows      the history so far, if it is kept (see `history.py`)
+        rows      the history so far, if `keeps_rows` (see `history.py`)
         stopped   by peer, the effect with which its node stopped
         carried   by peer, the number of effects carried out, over all its processes
         messages, bytes   by peer, what it has sent so far
@@ -82,7 +82,7 @@ class Simulator:
         Args:
             keeps_rows: whether the history is kept; a round of a peer has a hundred rows and more.
         """
-        self._keeps_rows = keeps_rows
+        self.keeps_rows = keeps_rows
         self.peers, self.faults = tuple(peers), faults or Faults()
         self.agenda = Agenda()
         self.rows: list[Row] = []
@@ -398,7 +398,7 @@ class Simulator:
             self._give(peer, process, fed)
 
     def _note(self, what: str, peer: str, *more: object) -> None:
-        if not self._keeps_rows:
+        if not self.keeps_rows:
             return
         assert len(self.rows) < ROWS_MAX, f"a run without end: {self.faults.line()}"
         self.rows.append((self.now, what, peer, *more))

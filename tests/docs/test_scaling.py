@@ -292,7 +292,9 @@ def test_the_formula_foretells_what_whole_peers_send(peers: int, topology: str, 
     method = parse_choice("partial-averaging")
     plan = plan_of(world, method)
     (group,) = plan.groups
-    with NetworkEngine(world, method) as engine:
+    counted = NetworkEngine(world, method)
+    counted._simulator.keeps_rows = True
+    with counted as engine:
         sent = [0] * peers
         for _ in range(rounds):
             engine.step()

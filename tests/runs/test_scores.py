@@ -122,7 +122,7 @@ def test_scores_that_are_no_number_are_null_before_they_are_written_too() -> Non
     found = summarise([lost])
     assert found == json.loads(dumps(found))
     assert server_score(found["fedavg"]) is None
-    assert headline(found) == "Nothing was evaluated"
+    assert headline(found) == "No score is a number, so the training diverged"
     assert found["fedavg"]["best_models"]["per_peer"] == [None, 2.0]
 
 
