@@ -75,7 +75,7 @@ def init(
     if federation is None:
         simulated = f"{{peers: {max(len(ids), 1)}, dataset: digits, split: iid}}"
         table = bool(sources) and sources[0].source.name in TABLES
-        if table and "text" in sources[0].source.settings:
+        if any("text" in each.source.settings or each.source.settings.get("kind") == "tokens" for each in sources):
             way_out = "write a federation file with one, such as network: lstm, and name it"
             problems.append(ConfigProblem((), f"texts need a network that takes tokens; {way_out}", "--federation"))
         text = federation_file(called, simulated, table=table)
