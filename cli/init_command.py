@@ -72,6 +72,9 @@ def init(
     called = name or folder.resolve().name
     models: dict[Path, Path] = {}
     if federation is None:
+        if any(each.source.settings.get("kind") == "tokens" for each in sources):
+            way_out = "write a federation file with one, such as network: lstm, and name it"
+            problems.append(ConfigProblem((), f"tokens need a network that takes them; {way_out}", "--federation"))
         text = federation_file(called, max(len(ids), 1), source=sources[0].source if sources and data else None)
     else:
         called, text, models = _taken_over(federation, ids, name, data, problems)

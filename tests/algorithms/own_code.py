@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 
@@ -62,7 +62,7 @@ def plain(parameters: Any, *, lr: float) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=lr)
 
 
-def sparing_biases(parameters: list[Tensor], *, lr: float = 0.01) -> torch.optim.Optimizer:
+def sparing_biases(parameters: list[nn.Parameter], *, lr: float = 0.01) -> torch.optim.Optimizer:
     """Let weights decay, and not biases: two groups of parameters, in another order than the network's."""
     weights, biases = ([each for each in parameters if (each.dim() > 1) is many] for many in (True, False))
     return torch.optim.AdamW([{"params": biases, "weight_decay": 0.0}, {"params": weights, "weight_decay": 0.1}], lr=lr)

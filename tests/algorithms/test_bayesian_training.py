@@ -248,10 +248,11 @@ class Tied(nn.Module):
 class Placed(nn.Sequential):
     def __init__(self) -> None:
         super().__init__(nn.Linear(5, 3))
+        self.places: Tensor
         self.register_buffer("places", torch.ones(5))
 
     def forward(self, x: Tensor) -> Tensor:
-        answer: Tensor = super().forward(x + self.places)
+        answer: Tensor = self[0](x + self.places)
         return answer
 
 

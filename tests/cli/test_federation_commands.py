@@ -316,6 +316,7 @@ def test_all_mistakes_of_a_command_line_are_told_at_once_and_leave_nothing(fedpe
         (["--peers", "1", "--address", "peer1=https://h:65500"], "leaves no port for the dashboard"),
         (["--hosts", "::1,[::1]", "--address", "peer2=https://[0::1]:7401"], "two peers have the same address"),
         (["--peers", "1", "--data", "csv:x.csv"], "label"),
+        (["--peers", "1", "--data", "npz:x.npz,kind=tokens"], "such as network: lstm"),
         (["--peers", "1", "--federation", "missing.yaml"], "missing.yaml"),
     ],
 )

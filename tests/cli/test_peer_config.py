@@ -102,8 +102,8 @@ WRONG: dict[str, tuple[Callable[[Path], object], str]] = {
     ),
     "a network of its own, and an algorithm for one": (
         lambda f: (
-            change(f, network="mlp:2+9+2"),
-            (f.parent / "federation.yaml").write_text(f"{SLICED}learning: {{algorithm: full-averaging}}\n"),
+            (f.parent / "federation.yaml").write_text(f"{SLICED}learning: {{algorithm: full-averaging}}\n")
+            and change(f, network="mlp:2+9+2")
         ),
         "full-averaging needs the same network on all peers; choose local or partial-averaging, or leave network out",
     ),

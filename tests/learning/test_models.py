@@ -35,7 +35,7 @@ NUMBERS = Dataset(
     input_kind="features",
     feature_names=("a", "b", "c", "d"),
 )
-PLACES = replace(NUMBERS, y=np.stack([NUMBERS.y / 20 + 48, NUMBERS.x[:, 0] - 77], axis=1))
+PLACES = replace(NUMBERS, y=np.stack([np.divide(NUMBERS.y, 20) + 48, np.subtract(NUMBERS.x[:, 0], 77)], axis=1))
 TWO = replace(
     NUMBERS, y=np.greater(NUMBERS.x[:, 0], 5).astype(np.int64), task="classification", classes=("low", "high")
 )
@@ -111,7 +111,9 @@ def test_answers_are_what_the_score_was_counted_from(name: str, tmp_path: Path) 
         assert answers.shape[1] == len(model.card.classes)
         assert float((answers.argmax(1) == y).mean()) == pytest.approx(score)
     else:
-        assert float(np.sqrt(np.square(answers.reshape(y.shape) - y).mean())) == pytest.approx(score, rel=1e-4)
+        assert float(np.sqrt(np.square(np.subtract(answers.reshape(y.shape), y)).mean())) == pytest.approx(
+            score, rel=1e-4
+        )
 
 
 def test_the_probabilities_of_sigmoid_outputs_are_their_shares() -> None:

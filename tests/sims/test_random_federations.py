@@ -14,9 +14,9 @@ import pytest
 from fedpeer.algorithms.coordinated import AlgorithmError
 from fedpeer.config.choice import ChoiceError
 from fedpeer.config.problems import ConfigError
+from fedpeer.config.settings import EngineName
 from fedpeer.runs.folder import RunFolder
 from fedpeer.sims import api
-from fedpeer.sims.request import EngineName
 from fedpeer.slicing.models import SlicingError
 
 ENGINES: tuple[EngineName, ...] = ("vector", "network")
@@ -93,7 +93,7 @@ def drawn_federation(draw: random.Random, table: Path) -> dict[str, Any]:
     split = draw.choice(["blocks:40", "blocks:110", "dirichlet:0.5,least=15"])
     made["simulation"] |= {"peers": draw.choice([3, 4, 5]), "dataset": f"csv:{table},label=label", "split": split}
     if draw.random() < 0.5:
-        slices = {"all": {"neurons": {"input": "all", "output": "all", **neurons}}}
+        slices: dict[str, dict[str, Any]] = {"all": {"neurons": {"input": "all", "output": "all", **neurons}}}
         if neurons and draw.random() < 0.5:
             few = dict.fromkeys(neurons, 2)
             slices["some"] = {"depends_on": ["all"], "neurons": few, "members": ["peer1", "peer2"]}

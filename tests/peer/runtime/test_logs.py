@@ -298,7 +298,12 @@ def test_nobody_waits_for_a_reader_that_has_room_for_a_part_of_a_line() -> None:
     with open(writer, "w", encoding="utf-8") as stream, open(reader, "rb") as other:
         sink = for_stream("peer3", stream)
         long = LogLine(t=1.0, level="info", what="round", text="line", fields={"without": ["peer"] * 6000})
-        thread = threading.Thread(target=lambda: [sink(long) for _ in range(3)], daemon=True)
+
+        def say() -> None:
+            for _ in range(3):
+                sink(long)
+
+        thread = threading.Thread(target=say, daemon=True)
         thread.start()
         thread.join(10.0)
         stands = thread.is_alive()

@@ -9,7 +9,7 @@ import threading
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, cast
 
 import numpy as np
 import pytest
@@ -96,7 +96,9 @@ def test_a_run_of_one_method_does_not_remark_on_what_another_method_uses(
     run = RunFolder.create(tmp_path, name="test", settings=options.to_json(), environment={})
     simulation = prepare_simulation(options)
     with pytest.raises(Stopped):
-        _spread(_Stage(simulation, SimpleNamespace(), run, said.append, threading.Event()), simulation.cells, ())
+        _spread(
+            _Stage(simulation, cast(Any, SimpleNamespace()), run, said.append, threading.Event()), simulation.cells, ()
+        )
     assert said == []
 
 
