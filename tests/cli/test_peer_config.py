@@ -26,10 +26,10 @@ def file(tmp_path: Path) -> Path:
     return file
 
 
-def change(file: Path, **settings: object) -> None:
-    """Overwrite settings of a file."""
+def change(file: Path, **settings: object) -> int:
+    """Overwrite settings of a file; return its length."""
     data = {**YAML(typ="safe", pure=True).load(file.read_text()), **settings}
-    file.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
+    return file.write_text(json.dumps({key: value for key, value in data.items() if value is not None}))
 
 
 def test_a_right_file_is_right_and_its_paths_are_whole(fedpeer: Fedpeer, file: Path) -> None:
