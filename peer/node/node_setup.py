@@ -24,6 +24,7 @@ from fedpeer.config.choice import Choice, parse_choice
 from fedpeer.config.contract import (
     EARLIER,
     EARLIER_OF_SLICES,
+    NEW_FEDERATION,
     ContractFields,
     HeldContract,
     contract_digest,
@@ -60,7 +61,7 @@ from fedpeer.peer.state.consensus_places import consensus_places
 from fedpeer.peer.state.durable_state import DurableState, Rules
 from fedpeer.peer.state.entries import Entry
 from fedpeer.peer.state.events import Persist
-from fedpeer.peer.state.journal import durable_state_of, entry_bytes, entry_of, snapshot_bytes
+from fedpeer.peer.state.journal import SnapshotForeignError, durable_state_of, entry_bytes, entry_of, snapshot_bytes
 from fedpeer.peer.state.saving import Recovered
 from fedpeer.peer.state.setup import PeerGroups, Setup
 from fedpeer.peer.state.voters import EVERYONE, ConsensusGroup, voter_set
@@ -334,7 +335,7 @@ def node_of(
         patience: part of the longest wait before it stands for coordinator of a group's averages (`capability.py`).
 
     Raises:
-        SnapshotForeignError: the state belongs to another peer or federation.
+        SnapshotForeignError: the state belongs to another peer or federation, or to other data.
     """
     index: Mapping[str, Tensor] = {group.id: group.index_D for group in setup.peer_groups.groups.values()}
     regrouped, gone = False, dict[str, float]()
@@ -354,6 +355,11 @@ def node_of(
         if set(index) != set(durable.groups):
             gone = durable.regrouped(index)
         durable.seated(places, blank)
+        if spec is not None and len(durable.consensus_states[EVERYONE].client) != len(spec.client):
+            raise SnapshotForeignError(
+                f"the state of {setup.federation.learning.algorithm.name} here is longer or shorter than with these "
+                f"data; put the data back with which this peer began, or {NEW_FEDERATION}"
+            )
     if setup.held.before and _optimizers(setup.held.before) != _optimizers(setup.held.text):
         durable.s_k, durable.fresh = start_n.new_zeros(state_size), True
     weight_max = WEIGHT_MAX if setup.own_weights or setup.federation.learning.weights == "samples" else 1.0

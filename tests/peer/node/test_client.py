@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 import torch
 
 from fedpeer.config.choice import parse_choice
@@ -10,6 +11,7 @@ from fedpeer.peer.node.node import Node
 from fedpeer.peer.state.algorithm_spec import AlgorithmSpec
 from fedpeer.peer.state.entries import Began, ClientStateSaved, CommitStateChanged, ModelStored, UpdateMade
 from fedpeer.peer.state.events import ClientTrained, Evaluate, Persist, Reachability, Tick, TrainClient
+from fedpeer.peer.state.journal import SnapshotForeignError
 from fedpeer.peer.state.voters import EVERYONE
 from fedpeer.peer.wire.leaf_bytes import content_of
 from fedpeer.peer.wire.tails import content_digest
@@ -79,3 +81,14 @@ def test_a_peer_to_which_nobody_can_connect_stands_last_after_a_failed_step_too(
     node.step(Reachability(False))
     again = node.again(node.restore_point())
     assert again.consensus_by_group[EVERYONE].round_commit.election._last_in_turn
+
+
+def test_a_client_whose_state_is_of_other_examples_is_told_so() -> None:
+    """An algorithm that keeps a number for each example, such as mocha, has a state of another length then."""
+    disk = Disk(NodeFactory.of(world(2), parse_choice("ditto")))
+    node = disk.start(peers=2)
+    disk.save(node.step(Tick(1)))
+    node.state.write(ClientStateSaved(group=EVERYONE, round=1, client=bytes(12), x_n=node.durable.x_n))
+    disk.save(node.take_effects())
+    with pytest.raises(SnapshotForeignError, match="longer or shorter than with these data"):
+        disk.start(peers=2)
