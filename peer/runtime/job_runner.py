@@ -69,8 +69,9 @@ class JobRunner:
         self._card = models.Card.of(outfit.assembly, outfit.dataset, {self._prepared.file.id: outfit.held})
 
     def enrol(self, roster: Roster) -> None:
-        """Train among the members of this roster from the next round on."""
-        self._newest = roster
+        """Train among the members of this roster from the next round on, if this peer is one of them."""
+        if self._prepared.file.id in roster.by_id:
+            self._newest = roster
 
     def work(self, job: Work) -> Worked:
         """Do one job and record its duration."""
