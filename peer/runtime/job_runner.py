@@ -100,9 +100,14 @@ class JobRunner:
         self._inform("data_taken", f"the data have changed: {now} training examples, {before} before")
 
     def _regroup(self) -> None:
-        """Take the outer steps of this peer's groups under the present roster; nothing else depends on it."""
+        """Take the outer steps of this peer's groups under the present roster; nothing else depends on it.
+
+        A peer that is revoked ends, so it keeps those that it has.
+        """
         now = self._roster()
         if now is self._under or not takes_outer_steps(self._outfit.assembly.federation):
+            return
+        if self._prepared.file.id not in now.by_id:
             return
         try:
             self._trainer = self._trainer_on(self._outfit, now)
