@@ -121,9 +121,12 @@ def _no_best(text: str) -> ConfigError:
 
 
 def _peer_of(run: RunFolder, name: str | None) -> str | None:
-    """Return the id of the peer that has the examples of the user of that name, else the name."""
-    peers = (run.read("split") or {}).get("peers", [])
-    of_user = [peer["id"] for peer in peers if peer.get("note") == name]
+    """Return the id of the peer that has the examples of the user of that name, else the name.
+
+    A peer's note begins with its user, and goes on with what the split has changed.
+    """
+    peers = (run.read("split") or {}).get("peers", []) if name else []
+    of_user = [peer["id"] for peer in peers if name in (peer.get("note"), str(peer.get("note")).partition("; ")[0])]
     return of_user[0] if len(of_user) == 1 and name not in [peer["id"] for peer in peers] else name
 
 

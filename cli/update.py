@@ -138,6 +138,15 @@ def _problems(authority: Authority, after: Federation, differing: list[Differenc
             yield ConfigProblem(each.keys, f"{each.words('now', 'then')}, and it {each.way()}; {NEW_FEDERATION}")
     for wrong in wrong_models(after.models(), [entry.id for entry in authority.roster.entries]):
         yield ConfigProblem(("partial_models",), wrong.message)
+    for each in differing:
+        if each.keys[2:] == ("members",) and isinstance(each.theirs, list):
+            for entry in authority.roster.entries:
+                new = entry.id in {*each.theirs} - {*(each.mine or ())}
+                if new and entry.models is not None and each.keys[1] not in entry.models:
+                    text = (
+                        f"{entry.id} was invited with --models {','.join(entry.models)}, and that counts; leave it out"
+                    )
+                    yield ConfigProblem(each.keys, f"{text} here, or revoke it and invite it with other --models")
 
 
 def _soon(authority: Authority, rounds: int) -> int:

@@ -9,12 +9,13 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from fedpeer.cli.trained import examples_in
+from fedpeer.cli.trained import _peer_of, examples_in
 from fedpeer.config.choice import Choice
 from fedpeer.data.dataset import DataError
 from fedpeer.data.own import npz
 from fedpeer.learning.assembly import DataShape
 from fedpeer.learning.models import Card, Model
+from fedpeer.runs.folder import RunFolder
 
 
 def _model(task: str, classes: tuple[str, ...] = (), **shape: Any) -> Model:
@@ -89,3 +90,12 @@ def test_arrays_are_of_the_kind_that_the_model_was_trained_on(
     found, _ = examples_in(Choice("npz", path), model)
     assert np.array_equal(found, x)
     assert "but the model takes" in _said(Choice("npz", path, {"kind": npz(path=path).input_kind}), model)
+
+
+def test_a_peer_is_named_by_its_user_whatever_the_split_has_changed() -> None:
+    notes = {"peer1": "alice; view 2", "peer2": "bob", "peer3": "bob", "peer4": ""}
+    split = {"peers": [{"id": peer, "note": note} for peer, note in notes.items()]}
+    run = cast(RunFolder, SimpleNamespace(read=lambda _: split))
+    assert [_peer_of(run, name) for name in ("alice", "bob", "view 2", "peer3", None)] == [
+        "peer1", "bob", "view 2", "peer3", None
+    ]  # fmt: skip

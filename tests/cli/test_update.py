@@ -9,12 +9,18 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
 from safetensors.torch import save_file
 
+from fedpeer.cli.update import _problems
+from fedpeer.config.contract import contract_of, differences
+from fedpeer.config.federation import Federation
 from fedpeer.peer.runtime.agreement import state_of
+from fedpeer.peer.runtime.authority import Authority
 from fedpeer.peer.state.journal import held_of
 from fedpeer.sims.processes.settling import free_ports
 from tests.cli.conftest import Fedpeer
@@ -64,6 +70,22 @@ def rewritten(*changes: tuple[str, str]) -> None:
 
 
 # --------------------------------------------------------------------------------------------------- what is refused
+
+
+def test_a_list_of_members_does_not_change_what_a_peer_was_invited_for() -> None:
+    """It would be signed, and have no effect."""
+
+    def wards(*members: str) -> Federation:
+        models = {"everyone": {}, "ward": {"depends_on": ["everyone"], "members": list(members)}}
+        return Federation.model_validate({"partial_models": models})
+
+    entries = [
+        SimpleNamespace(id=peer, models=models) for peer, models in (("a", None), ("b", None), ("c", ("everyone",)))
+    ]
+    authority = cast(Authority, SimpleNamespace(roster=SimpleNamespace(entries=entries)))
+    for members, told in ((("a", "b"), []), (("a", "c"), ["partial_models.ward.members"])):
+        differing = differences(contract_of(wards("a")), contract_of(wards(*members)))
+        assert [each.dotted for each in _problems(authority, wards(*members), differing)] == told
 
 
 def test_a_changed_network_is_refused_with_every_key_and_the_way_that_works(fedpeer: Fedpeer, made: Path) -> None:
