@@ -630,7 +630,7 @@ def test_what_whole_peers_have_no_room_to_tell_is_played_by_matrices_only(engine
 
 @pytest.mark.parametrize(
     ("methods", "unused"),
-    [(["partial-averaging", "local"], True), (["partial-averaging", "fedavg"], False), (["local"], False)],
+    [(["partial-averaging", "local"], True), (["partial-averaging", "fedavg"], False), (["local"], True)],
 )
 def test_that_all_take_part_without_a_server_is_said(methods: list[str], unused: bool, tmp_path: Path) -> None:
     options = SimulationRequest(
