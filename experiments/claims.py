@@ -91,7 +91,7 @@ def part_of(text: str, label: str, other: str, column: str, *, most: float) -> P
         mine, theirs = (float(np.mean(_values(results, each, column))) for each in (label, other))
         part = _part(mine, theirs, other)
         held, words = part <= most, _percent(part)
-        if not COLUMNS[column].metric:
+        if COLUMNS[column].counted:
             return ClaimVerdict(held, words)
         return with_test(held, words, [-_differences(results, label, other, column, part=most)])
 

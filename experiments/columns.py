@@ -24,6 +24,7 @@ class Column:
     log      whether a figure's axis is logarithmic
     whole    whether bytes are of all rounds together
     late     whether it is the mean over the last `LATE` rounds
+    counted  whether it is counted, as bytes are, and not estimated, so that a claim about it has no test
     unit     unit of differences; "": none
     """
 
@@ -37,6 +38,7 @@ class Column:
     log: bool = False
     whole: bool = False
     late: bool = False
+    counted: bool = False
     unit: str = "points"
 
     def values(self, cell: Measured) -> tuple[float, ...] | None:
@@ -139,6 +141,7 @@ COLUMNS: Mapping[str, Column] = {
         lambda number: number / 1e6,
         meant="all that is said in a round, by all together",
         digits=2,
+        counted=True,
         unit="MB",
     ),
     "all": Column(
@@ -147,6 +150,7 @@ COLUMNS: Mapping[str, Column] = {
         lambda number: number / 1e6,
         meant="all that is said in the whole run, by all together",
         whole=True,
+        counted=True,
         unit="MB",
     ),
     "worst": Column(
@@ -161,6 +165,7 @@ COLUMNS: Mapping[str, Column] = {
         "update bytes",
         lambda number: number / 1e3,
         meant="what a client sends in a round, mean over the clients that were asked",
+        counted=True,
         unit="KB",
     ),
     "megabytes": Column(

@@ -2,8 +2,8 @@
 
 A claim holds if the numbers favour it beyond noise: its two-sided test, paired over the runs, is significant at 5 %
 after Holm's correction for all tests of the page. A single run cannot be told from noise, so it is not judged. Bytes of
-a round are counted, not estimated, and so have no test; nor has a claim that hidden groups were found, or that a goal
-was reached in all runs: a method that reached it where another did not is favoured within noise.
+a round or of an update are counted, not estimated, and so have no test; nor has a claim that hidden groups were found,
+or that a goal was reached in all runs: a method that reached it where another did not is favoured within noise.
 """
 
 from __future__ import annotations

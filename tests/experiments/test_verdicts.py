@@ -86,6 +86,10 @@ def test_one_run_is_not_judged_and_bytes_are_not_tested() -> None:
     assert "one run cannot be told from noise" in one["words"]
     assert (count["held"], count["tested"]) == (False, False)
     assert count["words"] == "100.0 %"
+    updates = of(cell("A", (0.9,) * 3, statistics={"update bytes": (500.0,) * 3}),
+                 cell("B", (0.9,) * 3, statistics={"update bytes": (1000.0,) * 3}))  # fmt: skip
+    (count,) = verdicts(updates, part_of("half the bytes", "A", "B", "update", most=0.5))
+    assert (count["held"], count["tested"], count["words"]) == (True, False, "50.0 %"), "the same in each run"
 
 
 def test_one_run_is_not_judged_without_a_test_either() -> None:
