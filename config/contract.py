@@ -325,8 +325,8 @@ class Difference:
             return _COORDINATOR
         if self.path == "gossip.every" and any(each.get("counted") for each in self.of_all):
             return _COUNTED
-        of_coordinator = (("every", _COUNTED),) if "coordinator" in protocols else ()
-        for name, why in (*of_coordinator, ("mode", _STEPS), ("privacy", _PROMISED)):
+        kept = {"every": _COUNTED} if "coordinator" in protocols else {}
+        for name, why in {**kept, "mode": _STEPS, "privacy": _PROMISED}.items():
             mine, theirs = self._of_slice(name)
             if mine != theirs:
                 return why
