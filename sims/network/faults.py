@@ -146,7 +146,8 @@ def faults_from(text: str, peers: Sequence[str], tick: float = 0.025) -> Faults:
             faults = call_choice(choice, FAULTS, "kind of faults")(faults, peers, tick)
         except ChoiceError as mistake:
             mistakes.append(str(mistake))
-    if late := [each.begin for each in (*faults.cuts, *faults.liars) if faults.heal <= each.begin < each.end]:
+    spans = [(cut.begin, cut.end) for cut in faults.cuts] + [(liar.begin, liar.end) for liar in faults.liars]
+    if late := [begin for begin, end in spans if faults.heal <= begin < end]:
         ends = f"all faults end at {faults.heal * tick:g} s; begin earlier, or write a larger heal (in ticks)"
         mistakes.append(f"faults: a cut or a liar begins at {min(late) * tick:g} s, and {ends}")
     if mistakes:
