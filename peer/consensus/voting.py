@@ -182,14 +182,15 @@ def begins_anew(consensus: VotingIn, candidate: str | None = None) -> bool:
     """Return whether a round by this peer, or by others without a round, would begin anew: some peer has a later one.
 
     Under a federation's first roster all members begin without a round. A `candidate` without a round is not such a
-    peer.
+    peer. Nor is one of two voters, without whose vote nobody begins: if it has a round, it votes for none without one.
     """
-    state = consensus.state
+    state, voter_set = consensus.state, consensus.round_commit.election.voter_set
     if consensus.round_commit.holding.round:
         return False
     ahead = consensus.consensus_state.ahead & state.others.keys() - {candidate}
+    without = {peer for peer in ahead if voter_set.carried(voter_set.voters - {peer})}
     waits = state.ran < _SHOWN_TICKS
-    return any(waits if state.others.present(peer) else not state.others.long_away(peer) for peer in ahead)
+    return any(waits if state.others.present(peer) else not state.others.long_away(peer) for peer in without)
 
 
 def note_others_ahead(consensus: VotingIn) -> None:

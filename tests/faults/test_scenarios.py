@@ -68,7 +68,7 @@ SEEDS: dict[str, tuple[Sequence[int], Sequence[int]]] = {
     "group_terms_lied_about": ((0,), ()),
     "groups_end": ((), (3,)),  # as `slices_end`
     "slices_end": ((3,), ()),
-    "group_members_change": ((0,), ()),
+    "group_members_change": ((0, 1), ()),  # 1: a group begins with its second member
     # Four in a ring are all apart, and come back to edges that were added for the dead. `make soak` plays 111, too: a
     # peer that stayed a round behind gave its weight to neighbors that gave it none.
     "isolated": ((863,), (287,)),
