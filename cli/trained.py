@@ -285,6 +285,8 @@ def _read_as_trained(choice: Choice, card: Card) -> Dataset:
     except DataError as problem:
         if not others or not _readable(choice):
             raise
+        if choice.name == "python":  # a Dataset has its own task and classes, which are compared with the model's
+            return _read(choice)
         settings = textwrap.shorten(str(Choice("", None, others)).removeprefix(","), 80, placeholder=" ...")
         raise DataError(f"{problem}\nThe model was trained with {settings}, so the data are read with it") from None
 
