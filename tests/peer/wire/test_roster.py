@@ -236,7 +236,7 @@ def test_who_was_put_out_does_not_come_back_with_the_same_key() -> None:
 
 def test_a_roster_that_nobody_would_read_is_not_made() -> None:
     long = replace(entry(4), models=("m" * 60,) * 20_000)
-    with pytest.raises(RosterError, match="4 peers and 0 revoked keys has .* bytes.*split the federation"):
+    with pytest.raises(RosterError, match=r"4 peers and 0 revoked keys has .* bytes.*split the federation"):
         admit(roster(), long, AUTHORITY)
 
 
