@@ -19,7 +19,7 @@ import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import numpy as np
 from xxhash import xxh3_128
@@ -179,7 +179,8 @@ def _followed(path: Path, version: int, number: int, offset: int) -> bool:
     The length of a damaged block may be wrong, so the next one may begin at any byte. Its digest is computed only where
     its lengths agree with one another, which they hardly do by chance.
     """
-    data: Any = np.memmap(path, np.uint8, "r")  # a buffer, which its type does not say
+    data = np.memmap(path, np.uint8, "r")
+    content = data.data
     for begins in range(offset + 1, offset + 9):
         words = data[begins : len(data) - (len(data) - begins) % 8].view("<u8")
         places = np.flatnonzero((words > _COUNT.size) & (words < len(data)))
@@ -187,13 +188,13 @@ def _followed(path: Path, version: int, number: int, offset: int) -> bool:
         counts = words[places + 3] % 2**32  # after a length and a digest
         fits = _COUNT.size + 8 * counts <= words[places]
         for at in (begins + 8 * int(place) for place in places[fits]):
-            (length, digest), first = _BLOCK.unpack_from(data, at), at + _BLOCK.size
+            (length, digest), first = _BLOCK.unpack_from(content, at), at + _BLOCK.size
             if first + length > len(data):
                 continue
-            (count,) = _COUNT.unpack_from(data, first)
-            entries = struct.unpack_from(f"<{count}Q", data, first + _COUNT.size)
+            (count,) = _COUNT.unpack_from(content, first)
+            entries = struct.unpack_from(f"<{count}Q", content, first + _COUNT.size)
             if length == _COUNT.size + 8 * count + sum(entries):
-                found = _digest(version, number, at, (bytes(data[first : first + length]),))
+                found = _digest(version, number, at, (bytes(content[first : first + length]),))
                 if found == digest:
                     return True
     return False
