@@ -134,11 +134,11 @@ class LocalTrainer(Training):
         self.algorithm = algorithm_of(method, learning, context, load, secret=secret, begun=begun)
         kind = method_of(method)
         self._start_n, self._weighs, self._derives = local_task.start(), kind.own_weights, kind.derived
-        begun = self._begun(self._start_n.to(local_task.device))
-        self.form, self._own = LeafForm(begun), self.algorithm.personal_model(begun) is not None
+        first = self._begun(self._start_n.to(local_task.device))
+        self.form, self._own = LeafForm(first), self.algorithm.personal_model(first) is not None
         # A subclass may have more leaves, so the type itself counts.
-        self._optimizer_only = type(begun) is TrainingState
-        self.state_size = len(begun.optimizer_k) if self._optimizer_only else 0
+        self._optimizer_only = type(first) is TrainingState
+        self.state_size = len(first.optimizer_k) if self._optimizer_only else 0
         self.server_side: ServerSide | None = None
         if has_server(self.algorithm):
 
@@ -146,10 +146,10 @@ class LocalTrainer(Training):
                 other = replace(context, clients=clients)
                 return coordinated_of(method, learning, other, load, secret=secret, begun=True)
 
-            self.server_side = ServerSide.of(local_task, self.algorithm, among, begun, peers, patience)
+            self.server_side = ServerSide.of(local_task, self.algorithm, among, first, peers, patience)
         elif not self._optimizer_only:
             assembly = local_task.assembly
-            self._dry_run(begun, plan_for(assembly.federation, assembly.network, peers, method, me=local_task.peer))
+            self._dry_run(first, plan_for(assembly.federation, assembly.network, peers, method, me=local_task.peer))
 
     @property
     def spec(self) -> AlgorithmSpec | None:
