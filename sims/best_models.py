@@ -47,7 +47,7 @@ class BestModels:
         except (OSError, ValueError, TypeError, SafetensorError):
             raise RunError(f"the best models in {self._path} are damaged; begin the run again") from None
 
-    def _better(self, row: Mapping[str, Any], engine: Engine) -> dict[str, tuple[BestRound, torch.Tensor]]:
+    def _better(self, row: Mapping[str, Any], engine: Engine) -> Mapping[str, tuple[BestRound, torch.Tensor]]:
         """Return the models (n,) of the peers for which this round is the best so far."""
         counts, better = self._measure == "accuracy", dict[str, tuple[BestRound, torch.Tensor]]()
         scores = row[f"validation_{self._measure}"], row["validation_loss"]
@@ -65,9 +65,8 @@ class BestModels:
         """
         if row.get(f"validation_{self._measure}") is None:
             return
-        kept = engine.best_models()
+        kept = engine.best_models(self._best)
         better = self._better(row, engine) if kept is None else kept
-        better = {peer: found for peer, found in better.items() if found[0] != self._best.get(peer)}
         if not better:
             return
         self._best |= {peer: best for peer, (best, _) in better.items()}

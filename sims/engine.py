@@ -82,8 +82,12 @@ class Engine(ABC):
         """Return (score, loss) per peer of the server's model or the peer's estimate of it; None if there is none."""
         return None
 
-    def best_models(self) -> Mapping[str, tuple[BestRound, Tensor]] | None:
-        """Return the models of their best rounds (n,) that the peers keep themselves; None: they keep none."""
+    def best_models(self, known: Mapping[str, BestRound]) -> Mapping[str, tuple[BestRound, Tensor]] | None:
+        """Return the models (n,) of their best rounds that the peers keep themselves; None: they keep none.
+
+        Args:
+            known: by peer, the best round so far; models of these rounds are left out.
+        """
         return None
 
     def statistics(self) -> dict[str, list[float]]:

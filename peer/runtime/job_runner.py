@@ -116,8 +116,9 @@ class JobRunner:
         self._under = now
 
     def _trainer_on(self, outfit: Outfit, roster: Roster) -> LocalTrainer:
+        """Return the training on these data among the members of a roster."""
         prepared = self._prepared
-        begun = roster.number > 1
+        begun = roster.number > 1  # a running peer has a state
         return trainer_of(outfit, prepared.file, roster, prepared.device, prepared.secret, begun=begun)
 
     def _done(self, job: Work) -> Worked:

@@ -105,11 +105,12 @@ class ProcessesEngine(PeersEngine):
         """Parameters of all peers at each peer's last evaluation."""
         return stacked([self._parameters(watched, "model") for watched in self._watched])
 
-    def best_models(self) -> dict[str, tuple[BestRound, Tensor]]:
+    def best_models(self, known: Mapping[str, BestRound]) -> dict[str, tuple[BestRound, Tensor]]:
         """Return the models that the peers keep: a peer may be some rounds ahead of the others."""
         found = dict[str, tuple[BestRound, Tensor]]()
         for watched in self._watched:
-            if (best := best_round(watched.state / "best.json")) is not None:
+            best = best_round(watched.state / "best.json")
+            if best is not None and best != known.get(watched.peer):
                 found[watched.peer] = best, self._parameters(watched, "best")
         return found
 

@@ -390,7 +390,7 @@ def test_a_signature_of_who_was_put_out_is_no_proof_and_no_forgery(
 
 
 def test_who_aggregates_what_a_later_coordinator_has_committed_applies_it_and_proposes_nothing() -> None:
-    """The same updates give the same model; as a model of the next round it would void all trainings of that one."""
+    """The same updates give the same model. As that of the next round, it would discard the trainings of that round."""
     consensus_cluster = sat()
     node = leader_of(consensus_cluster)
     consensus = node.consensus_by_group[EVERYONE]

@@ -178,7 +178,7 @@ def test_a_flipped_bit_in_the_journal_never_gives_another_state(tmp_path: Path) 
 @pytest.mark.usefixtures("no_flush")
 @pytest.mark.parametrize(("zeros", "whole"), [(1, False), (2, True)])
 def test_zeros_are_a_save_cut_short_only_if_no_later_one_is_there(tmp_path: Path, zeros: int, whole: bool) -> None:
-    """What was saved before a later batch was durable, and a lost vote must not pass for one that was never given."""
+    """A save before a later one was durable: a vote in it counts as lost, not as never given."""
     played(tmp_path, "213")
     path = max((tmp_path / "journal").iterdir())
     ends = [each.offset + sum(each.lengths) for each in blocks.scan(path, 0).batches]
