@@ -242,34 +242,12 @@ def _reached(
 
 
 def _apart(federation: Federation, peers: Mapping[str, Sequence[str] | None]) -> Iterator[str]:
-    """Yield why the federation file's own edges do not connect the members of an averaging group.
-
-    Args:
-        peers: the partial models that each peer of a roster implements; None: by the federation file.
-    """
+    """Yield what `groups_apart` does, without importing torch where no group has edges of its own."""
     slices = [model.gossip.topology for model in federation.partial_models.values() if model.gossip is not None]
-    if not any(topology is not None and topology.name == "edges" for topology in (federation.gossip.topology, *slices)):
-        return
-    import numpy as np
+    if any(topology is not None and topology.name == "edges" for topology in (federation.gossip.topology, *slices)):
+        from fedpeer.learning.groups import groups_apart
 
-    from fedpeer.config.choice import bind_settings
-    from fedpeer.config.methods import method_of
-    from fedpeer.config.settings import PartialModelSettings, SliceGossipSettings
-    from fedpeer.learning.groups import enrolled  # imports torch
-    from fedpeer.topology.graphs import GRAPHS, TopologyError
-
-    method, gossip = method_of(federation.learning.algorithm), federation.gossip
-    models = enrolled(federation, peers).partial_models if method.sharing == "partial models" else {}
-    for name, model in (models or {"everyone": PartialModelSettings()}).items():
-        own = model.gossip or SliceGossipSettings()
-        topology, led = own.topology or gossip.topology, (own.protocol or gossip.protocol) == "coordinator"
-        if not method.averages or led or topology.name != "edges":
-            continue
-        members = [*peers] if isinstance(model.members, str) else model.members
-        try:
-            GRAPHS["edges"](members, np.random.default_rng(0), **bind_settings(topology, GRAPHS["edges"]))
-        except TopologyError as error:
-            yield f'in the averaging group "{name}" {error}'
+        yield from groups_apart(federation, peers)
 
 
 def _models(file: Path, written: str | None, problems: list[ConfigProblem]) -> tuple[str, ...] | None:

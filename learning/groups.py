@@ -7,7 +7,7 @@ compile with their own network, and compare the groups' digests when they connec
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
@@ -16,9 +16,15 @@ import torch
 from torch import Tensor
 
 from fedpeer.algorithms.draws import Draws
-from fedpeer.config.choice import Choice, call_choice
+from fedpeer.config.choice import Choice, bind_settings, call_choice
 from fedpeer.config.methods import method_of
-from fedpeer.config.settings import MAX_EXCHANGES, FederationSettings, GossipSettings, PartialModelSettings
+from fedpeer.config.settings import (
+    MAX_EXCHANGES,
+    FederationSettings,
+    GossipSettings,
+    PartialModelSettings,
+    SliceGossipSettings,
+)
 from fedpeer.gossip.averaging import Averaging
 from fedpeer.gossip.noise import PHASES, Noise
 from fedpeer.slicing.assign import LOCAL_INDEX, Assignment, assign_all
@@ -288,3 +294,23 @@ def peer_plan(plan: Plan, peer: str) -> PeerPlan:
         for group in plan.groups_of(peer)
     }
     return PeerPlan(peer, groups)
+
+
+def groups_apart(federation: FederationSettings, peers: Mapping[str, Sequence[str] | None]) -> Iterator[str]:
+    """Yield why the federation file's own edges do not connect the members of an averaging group.
+
+    Args:
+        peers: the partial models that each peer of a roster implements; None: by the federation file.
+    """
+    method, gossip = method_of(federation.learning.algorithm), federation.gossip
+    models = enrolled(federation, peers).partial_models if method.sharing == "partial models" else {}
+    for name, model in (models or {"everyone": PartialModelSettings()}).items():
+        own = model.gossip or SliceGossipSettings()
+        topology, led = own.topology or gossip.topology, (own.protocol or gossip.protocol) == "coordinator"
+        if not method.averages or led or topology.name != "edges":
+            continue
+        members = [*peers] if isinstance(model.members, str) else model.members
+        try:
+            GRAPHS["edges"](members, np.random.default_rng(0), **bind_settings(topology, GRAPHS["edges"]))
+        except TopologyError as error:
+            yield f'in the averaging group "{name}" {error}'
